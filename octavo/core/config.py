@@ -1,0 +1,192 @@
+"""Frozen configuration, one dataclass a concern, composed in `EngineConfig`.
+
+Each field carries the sentence that ``--help`` and the reference page show. Values that are only
+learned at run time (number of KV blocks, end-of-sequence ids, the real context length) are results,
+not configuration: see `octavo.core.cache_plan` and `octavo.core.model_spec`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from octavo.core.errors import ConfigError
+from octavo.core.options import split_options
+from octavo.core.types import DeviceOption, DtypeOption, LoadFormat, PolicyName
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which model to serve, and in what precision."""
+
+    model: str = "smollm2"
+    """Alias (smollm2), local directory, GGUF file, or Hugging Face hub id."""
+
+    revision: str | None = None
+    """Branch, tag or commit of a hub model; the default branch if not given."""
+
+    tokenizer: str | None = None
+    """Directory or hub id to take the tokenizer from, if not from the model."""
+
+    load_format: LoadFormat = "auto"
+    """auto finds out from the files; dummy makes random weights for the model's config."""
+
+    dtype: DtypeOption = "auto"
+    """Precision of weights and activations; auto takes the checkpoint's where the device is quick at it."""
+
+    max_model_len: int | Literal["auto"] | None = None
+    """Longest prompt + output in tokens; the model's own by default, auto for the longest that fits."""
+
+    generation_config: Literal["auto", "none"] = "auto"
+    """auto takes default sampling parameters from the model's generation_config.json, none does not."""
+
+    seed: int = 0
+    """Seed of dummy weights and of offline requests that bring none."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.model), "model is empty: give an alias, a path or a hub id")
+        if isinstance(self.max_model_len, int):
+            _require(
+                self.max_model_len >= 1, f"max_model_len is {self.max_model_len}: use 1 or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """The paged KV cache."""
+
+    block_size: int = 16
+    """Tokens in a KV block: 8, 16, 32, 64 or 128."""
+
+    memory_utilization: float | None = None
+    """Share of the device's memory that Octavo may use in all; 0.9 on a GPU and 0.5 on a CPU by default."""
+
+    kv_cache_memory: int | None = None
+    """Bytes for the KV cache, instead of what memory_utilization leaves."""
+
+    num_blocks: int | None = None
+    """Number of KV blocks, instead of deriving it from memory."""
+
+    kv_cache_dtype: DtypeOption = "auto"
+    """Precision of cached K and V; auto takes that of the activations."""
+
+    enable_prefix_caching: bool = True
+    """Reuse the KV blocks of equal prompt prefixes."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.block_size in (8, 16, 32, 64, 128),
+            f"block_size is {self.block_size}: use 8, 16, 32, 64 or 128",
+        )
+        share = self.memory_utilization
+        if share is not None:
+            _require(0 < share <= 1, f"memory_utilization is {share}: use a share in (0, 1]")
+        for name in ("kv_cache_memory", "num_blocks"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"{name} is {value}: use 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """What a step may hold and who comes first."""
+
+    max_num_batched_tokens: int = 2048
+    """Tokens that one step computes at most; a longer prompt is cut into chunks."""
+
+    max_num_seqs: int = 256
+    """Requests that run at the same time at most."""
+
+    policy: PolicyName = "fcfs"
+    """fcfs serves in order of arrival; priority serves lower priority values first."""
+
+    max_long_partial_prefills: int = 1
+    """Long prompts that may be in progress at once, so that short ones are not stuck behind them."""
+
+    long_prefill_token_threshold: int = 1024
+    """A prompt with more tokens than this still to compute counts as long; 0 makes none long."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_batched_tokens", "max_num_seqs", "max_long_partial_prefills"):
+            value = getattr(self, name)
+            _require(value >= 1, f"{name} is {value}: use 1 or more")
+        _require(
+            self.long_prefill_token_threshold >= 0,
+            f"long_prefill_token_threshold is {self.long_prefill_token_threshold}: use 0 or more",
+        )
+        _require(
+            self.max_num_batched_tokens >= self.max_num_seqs,
+            f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
+            f"({self.max_num_seqs}): each running request needs one token a step; raise the first "
+            "or lower the second",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConfig:
+    """Where and how the model runs."""
+
+    device: DeviceOption = "auto"
+    """cpu or cuda; auto takes cuda where torch finds one."""
+
+    num_threads: int | None = None
+    """CPU threads for the model; the cores that this process may use by default."""
+
+    attention_backend: Literal["auto", "reference", "sdpa"] = "auto"
+    """Attention kernels; auto takes the fastest that supports the model on this device."""
+
+    def __post_init__(self) -> None:
+        threads = self.num_threads
+        _require(threads is None or threads >= 1, f"num_threads is {threads}: use 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """The HTTP side of ``octavo serve``."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 for every interface."""
+
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+
+    served_model_name: tuple[str, ...] = ()
+    """Names that clients may use for the model; the model argument by default."""
+
+    chat_template: str | None = None
+    """File with a Jinja chat template, instead of the model's own."""
+
+    drain_timeout_s: float = 30.0
+    """Seconds that running requests get to finish after the first Ctrl-C or SIGTERM."""
+
+    max_logprobs: int = 20
+    """Most alternatives that a request may ask for at each position."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.port <= 65535, f"port is {self.port}: use 0 to 65535")
+        _require(
+            self.drain_timeout_s >= 0, f"drain_timeout_s is {self.drain_timeout_s}: use 0 or more"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything that the engine must know to start."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+
+    @classmethod
+    def from_options(cls, **options: object) -> EngineConfig:
+        """Builds the parts from one flat set of field names, as `LLM` and the command line do.
+
+        Raises:
+            ConfigError: a name that no part has, with the closest names that exist.
+        """
+        return cls(**split_options(cls, options))

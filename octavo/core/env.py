@@ -1,0 +1,29 @@
+"""The environment variables that Octavo reads, all of them here: parse or raise.
+
+``HF_HUB_OFFLINE``, ``HF_HOME`` and ``HF_TOKEN`` are read by ``huggingface_hub`` itself.
+"""
+
+from __future__ import annotations
+
+import os
+
+from octavo.core.errors import ConfigError
+
+_FLAGS = {"1": True, "true": True, "0": False, "false": False, "": False}
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+def check_invariants() -> bool:
+    """``OCTAVO_CHECK_INVARIANTS=1``: verify every block and reference count after each step."""
+    raw = os.environ.get("OCTAVO_CHECK_INVARIANTS", "")
+    if raw.lower() not in _FLAGS:
+        raise ConfigError(f"OCTAVO_CHECK_INVARIANTS={raw!r}: use 1 or 0")
+    return _FLAGS[raw.lower()]
+
+
+def log_level() -> str:
+    """``OCTAVO_LOG_LEVEL``: DEBUG, INFO (default), WARNING or ERROR."""
+    raw = os.environ.get("OCTAVO_LOG_LEVEL", "INFO").upper()
+    if raw not in _LEVELS:
+        raise ConfigError(f"OCTAVO_LOG_LEVEL={raw!r}: use one of {', '.join(_LEVELS)}")
+    return raw

@@ -1,0 +1,28 @@
+"""What an engine tells the world about itself once it is ready."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from octavo.core.cache_plan import CachePlan
+from octavo.core.model_spec import ModelSpec
+from octavo.core.types import DtypeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """Facts learned while starting; sent from the engine's process to the server's."""
+
+    model: str
+    spec: ModelSpec
+    cache_plan: CachePlan
+    max_model_len: int
+    dtype: DtypeName
+    kv_dtype: DtypeName
+    device: str
+    attention_backend: str
+    num_threads: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    startup_s: dict[str, float] = field(default_factory=dict)
+    """Seconds spent on each part of the start, in order."""

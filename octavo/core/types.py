@@ -1,0 +1,25 @@
+"""Names for the few scalar kinds that cross every package."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+RequestId: TypeAlias = str
+"""A client's unit of work, for its whole life."""
+
+BlockId: TypeAlias = int
+"""Index of a KV block; the same id names the same slot range in every layer."""
+
+TokenId: TypeAlias = int
+"""Index into the vocabulary."""
+
+DtypeName = Literal["float32", "bfloat16", "float16"]
+"""Numeric types that weights and KV cache may have."""
+
+DtypeOption = Literal["auto", "float32", "bfloat16", "float16"]
+DeviceOption = Literal["auto", "cpu", "cuda"]
+LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
+PolicyName = Literal["fcfs", "priority"]
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+DTYPE_BYTES: dict[DtypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -1,0 +1,78 @@
+"""What a client gets: pieces of text and tokens while a request runs, and the whole at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from octavo.core.types import FinishReason, RequestId, TokenId
+
+
+class DecodedLogprob(NamedTuple):
+    """One token's log-probability with its text. ``text`` is the token's own bytes decoded with
+    replacement characters where they are no whole UTF-8; ``raw`` are the bytes themselves."""
+
+    token_id: TokenId
+    text: str
+    raw: bytes
+    logprob: float
+    rank: int
+    top: tuple[DecodedLogprob, ...] = ()
+    """The best alternatives, best first (their own ``top`` is empty)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionDelta:
+    """What one step added to one completion. Texts joined are the completion's text."""
+
+    index: int
+    """Which of the ``n`` completions."""
+    text: str = ""
+    """New text; may be empty while bytes of a character, or of a possible stop string, are
+    missing."""
+    token_ids: tuple[TokenId, ...] = ()
+    logprobs: tuple[DecodedLogprob, ...] = ()
+    prompt_logprobs: tuple[DecodedLogprob | None, ...] | None = None
+    """All at once, with the delta that ends the prompt; the first entry is None."""
+    num_cached_tokens: int | None = None
+    """With a completion's first delta."""
+    finish_reason: FinishReason | None = None
+    stop_reason: TokenId | str | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class CompletionOutput:
+    """One completion, whole."""
+
+    index: int
+    text: str = ""
+    token_ids: list[TokenId] = field(default_factory=list)
+    logprobs: list[DecodedLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: TokenId | str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMetrics:
+    """Seconds, as seen by the front end, from when the request was handed over."""
+
+    queue_s: float
+    """Until its first step began."""
+    first_token_s: float
+    total_s: float
+    """Until the last completion ended."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestOutput:
+    """A request's completions, in the order of their index, and what they cost."""
+
+    request_id: RequestId
+    prompt: str | None
+    prompt_token_ids: tuple[TokenId, ...]
+    outputs: list[CompletionOutput]
+    prompt_logprobs: list[DecodedLogprob | None] | None = None
+    num_cached_tokens: int = 0
+    metrics: RequestMetrics | None = None

@@ -1,0 +1,47 @@
+"""What the engine reports about each step: the one source for metrics, dashboards and benches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from octavo.core.plan import StepTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStats:
+    """Where the KV blocks are. ``free + cached + used == total`` always."""
+
+    num_total_blocks: int
+    num_free_blocks: int
+    """Hold nothing worth keeping."""
+    num_cached_blocks: int
+    """Referenced by no request, but findable by prefix until evicted."""
+    num_used_blocks: int
+    """Referenced by at least one request."""
+
+    @property
+    def usage(self) -> float:
+        """Share of blocks in use, 0 to 1."""
+        return self.num_used_blocks / self.num_total_blocks if self.num_total_blocks else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """One step in numbers. Counters count this step alone; gauges are as of its end."""
+
+    step_id: int
+    num_running: int
+    num_waiting: int
+    cache: CacheStats
+    num_rows: int = 0
+    num_prompt_tokens: int = 0
+    """Tokens computed that were part of a prompt (again after preemption included)."""
+    num_generated_tokens: int = 0
+    num_preemptions: int = 0
+    num_prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    num_prefix_hits: int = 0
+    """Prompt tokens found there."""
+    schedule_s: float = 0.0
+    commit_s: float = 0.0
+    executor: StepTimes = field(default_factory=StepTimes)
