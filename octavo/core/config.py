@@ -37,13 +37,16 @@ class ModelConfig:
     """auto finds out from the files; dummy makes random weights for the model's config."""
 
     dtype: DtypeOption = "auto"
-    """Precision of weights and activations; auto takes the checkpoint's where the device is quick at it."""
+    """Precision of weights and activations; auto takes the checkpoint's where the device is quick
+    at it, float32 elsewhere."""
 
     max_model_len: int | Literal["auto"] | None = None
-    """Longest prompt + output in tokens; the model's own by default, auto for the longest that fits."""
+    """Longest prompt + output in tokens; the model's own by default, auto for the longest that
+    fits in the KV cache."""
 
     generation_config: Literal["auto", "none"] = "auto"
-    """auto takes default sampling parameters from the model's generation_config.json, none does not."""
+    """auto takes default sampling parameters from the model's generation_config.json; none uses
+    those of the OpenAI API."""
 
     seed: int = 0
     """Seed of dummy weights and of offline requests that bring none."""
@@ -64,7 +67,8 @@ class CacheConfig:
     """Tokens in a KV block: 8, 16, 32, 64 or 128."""
 
     memory_utilization: float | None = None
-    """Share of the device's memory that Octavo may use in all; 0.9 on a GPU and 0.5 on a CPU by default."""
+    """Share of the device's memory that Octavo may use in all; 0.9 on a GPU and 0.5 on a CPU by
+    default."""
 
     kv_cache_memory: int | None = None
     """Bytes for the KV cache, instead of what memory_utilization leaves."""
@@ -105,7 +109,8 @@ class SchedulerConfig:
     """fcfs serves in order of arrival; priority serves lower priority values first."""
 
     max_long_partial_prefills: int = 1
-    """Long prompts that may be in progress at once, so that short ones are not stuck behind them."""
+    """Long prompts that may be in progress at once, so that short ones are not stuck behind
+    them."""
 
     long_prefill_token_threshold: int = 1024
     """A prompt with more tokens than this still to compute counts as long; 0 makes none long."""

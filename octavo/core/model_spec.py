@@ -59,10 +59,12 @@ class ModelSpec:
 
     @property
     def q_size(self) -> int:
+        """Width of all query heads together."""
         return self.num_heads * self.head_dim
 
     @property
     def kv_size(self) -> int:
+        """Width of all key (or value) heads together."""
         return self.num_kv_heads * self.head_dim
 
     def kv_bytes_per_token(self, dtype: DtypeName) -> int:

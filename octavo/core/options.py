@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterator
 from dataclasses import Field, fields
@@ -30,11 +31,11 @@ def field_docs(config: type) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(config)))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     docs = {}
-    for statement, following in zip(body, body[1:], strict=False):
+    for statement, following in itertools.pairwise(body):
         if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
             continue
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            docs[statement.target.id] = inspect.cleandoc(str(following.value.value))
+            docs[statement.target.id] = " ".join(str(following.value.value).split())
     return docs
 
 

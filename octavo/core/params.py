@@ -44,7 +44,8 @@ class SamplingParams:
     """Makes sampling repeatable, whatever else is in the batch; random if not given."""
 
     repetition_penalty: float = 1.0
-    """Divides positive logits of tokens in prompt or output, multiplies negative ones, in (0, 10]."""
+    """Divides positive logits of tokens in prompt or output and multiplies negative ones, in
+    (0, 10]."""
 
     presence_penalty: float = 0.0
     """Subtracted once from the logit of each token already generated, in [-2, 2]."""
@@ -83,7 +84,7 @@ class SamplingParams:
     """Tokens to generate at most; None for as many as the context holds."""
 
     logprobs: int | None = None
-    """Log-probabilities to return for each generated token: the token's own and this many of the best."""
+    """Log-probabilities to return for each generated token: its own and this many of the best."""
 
     prompt_logprobs: int | None = None
     """The same for each token of the prompt."""
@@ -109,6 +110,7 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
         return self.temperature == 0.0
 
     def _check_ranges(self) -> None:

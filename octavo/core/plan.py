@@ -74,6 +74,7 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens that the step computes."""
         return sum(row.num_new_tokens for row in self.rows)
 
 

@@ -55,10 +55,12 @@ class Request:
 
     @property
     def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
         return len(self.prompt_token_ids)
 
     @property
     def num_known_tokens(self) -> int:
+        """Tokens that have an id: the prompt and what was generated."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
 
     @property
