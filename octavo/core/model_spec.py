@@ -28,6 +28,9 @@ class RopeSpec:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
+    freq_factors: tuple[float, ...] | None = None
+    """GGUF only: a divisor for each of the head_dim / 2 frequencies, on top of ``kind``; this is
+    how such files store llama3 scaling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

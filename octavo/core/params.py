@@ -155,6 +155,27 @@ class SamplingParams:
             )
 
 
+def validate_against_vocab(params: SamplingParams, vocab_size: int) -> None:
+    """Refuses token ids that the model does not have.
+
+    Raises:
+        InvalidParameter: names the field, the id and the size of the vocabulary.
+    """
+    named = {
+        "logit_bias": params.logit_bias,
+        "allowed_token_ids": params.allowed_token_ids or (),
+        "stop_token_ids": params.stop_token_ids,
+        "bad_words_token_ids": [token for words in params.bad_words_token_ids for token in words],
+    }
+    for name, token_ids in named.items():
+        for token in token_ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidParameter(
+                    f"{name} has token id {token}: this model's are 0 to {vocab_size - 1}",
+                    param=name,
+                )
+
+
 def _check_int(name: str, value: object, low: int, high: int, *, param: str | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidParameter(f"{name} is {value!r}: use a whole number", param=param or name)

@@ -1,0 +1,1 @@
+"""The step loop: plan, execute, commit."""

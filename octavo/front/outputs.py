@@ -21,9 +21,11 @@ class DecodedLogprob(NamedTuple):
     """The best alternatives, best first (their own ``top`` is empty)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionDelta:
-    """What one step added to one completion. Texts joined are the completion's text."""
+class CompletionDelta(NamedTuple):
+    """What one step added to one completion. Texts joined are the completion's text.
+
+    A tuple, as a frozen dataclass of this size takes longer to make than its text to decode.
+    """
 
     index: int
     """Which of the ``n`` completions."""

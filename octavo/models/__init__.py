@@ -1,0 +1,1 @@
+"""Model families. `registry.build_model` makes one from a `ModelSpec`."""

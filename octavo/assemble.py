@@ -1,0 +1,245 @@
+"""The composition root: the only file that names concrete classes of several rooms together.
+
+Everything heavy is imported inside the function that needs it, so that the server's process, which
+needs a tokenizer but no model, never loads torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from octavo.core import env
+from octavo.core.config import EngineConfig, ModelConfig
+from octavo.core.errors import ConfigError
+from octavo.core.info import EngineInfo
+from octavo.loader.checkpoint import Checkpoint, read_checkpoint
+from octavo.loader.source import ModelSource, resolve_source
+from octavo.tokenizer.gguf import tokenizer_from_gguf
+from octavo.tokenizer.load import load_tokenizer
+from octavo.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from octavo.attention.base import AttentionBackend
+    from octavo.core.cache_plan import CachePlan
+    from octavo.core.types import DtypeName
+    from octavo.engine.core import Engine
+    from octavo.models.decoder import Decoder
+    from octavo.runner.device import Device
+
+OnProgress = Callable[[str, float], None]
+"""Told what is being done, and which share of it is done (0 to 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontModel:
+    """What the front end must know of a model; read without torch and without weights."""
+
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    generation_defaults: dict[str, float | int]
+    """Sampling parameters that the model recommends; empty if the user wants none."""
+
+
+@dataclass(slots=True)
+class _Stages:
+    """Times the parts of a start, and reports them."""
+
+    on_progress: OnProgress
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self.on_progress(name, 0.0)
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - began
+        self.on_progress(name, 1.0)
+
+
+def read_front(config: ModelConfig) -> FrontModel:
+    """Finds the model's files and reads all of them but the weights.
+
+    Raises:
+        ModelLoadError: they are missing, damaged or of an unknown kind.
+    """
+    source = resolve_source(config)
+    checkpoint = read_checkpoint(source, config.load_format)
+    defaults = checkpoint.generation_defaults if config.generation_config == "auto" else {}
+    return FrontModel(checkpoint, _read_tokenizer(config, source, checkpoint), defaults)
+
+
+def _read_tokenizer(config: ModelConfig, source: ModelSource, checkpoint: Checkpoint) -> Tokenizer:
+    if config.tokenizer is not None:
+        path = Path(config.tokenizer)
+        if not path.is_dir():
+            other = replace(config, model=config.tokenizer, load_format="dummy", tokenizer=None)
+            path = resolve_source(other).path
+        return load_tokenizer(path)
+    if checkpoint.metadata is not None:
+        return tokenizer_from_gguf(checkpoint.metadata)
+    return load_tokenizer(source.path)
+
+
+def build_engine(
+    config: EngineConfig, on_progress: OnProgress = lambda _stage, _share: None
+) -> tuple[Engine, EngineInfo]:
+    """Loads the model and makes an engine that is ready to step.
+
+    Raises:
+        EngineError: a setting is wrong, the checkpoint cannot be loaded, or it does not fit.
+    """
+    stages = _Stages(on_progress)
+    with stages.stage("import"):
+        from octavo.runner.device import choose_device
+
+        device = choose_device(config.device)
+        device.start()
+    checkpoint = read_checkpoint(resolve_source(config.model), config.model.load_format)
+    dtype = device.resolve_dtype(config.model.dtype, checkpoint.spec.dtype)
+    wanted = config.cache.kv_cache_dtype
+    kv_dtype = dtype if wanted == "auto" else device.resolve_dtype(wanted, dtype)
+    other_bytes = device.other_memory_bytes()
+    with stages.stage("weights"):
+        model = _load_model(config, checkpoint, dtype, device, on_progress)
+    with stages.stage("KV cache"):
+        backend = _choose_attention(config, model, kv_dtype)
+        plan = _plan_cache(config, model, backend, device, kv_dtype, other_bytes)
+        engine = _make_engine(config, model, backend, device, plan)
+    info = EngineInfo(
+        model=config.model.model,
+        spec=checkpoint.spec,
+        cache_plan=plan,
+        max_model_len=plan.max_model_len,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        device=device.name,
+        attention_backend=backend.name,
+        num_threads=device.num_threads,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        startup_s=stages.seconds,
+    )
+    return engine, info
+
+
+def _load_model(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    dtype: DtypeName,
+    device: Device,
+    on_progress: OnProgress,
+) -> Decoder:
+    from octavo.loader.weights import fill_dummy, load_weights
+    from octavo.models.registry import build_model
+    from octavo.runner.device import TORCH_DTYPES
+
+    model = build_model(checkpoint.spec, dtype=TORCH_DTYPES[dtype], device=device.torch_device)
+    if checkpoint.load_format == "dummy":
+        fill_dummy(model, config.model.seed)
+    else:
+        load_weights(checkpoint, model, progress=lambda share: on_progress("weights", share))
+    model.pack()
+    return model
+
+
+def _choose_attention(
+    config: EngineConfig, model: Decoder, kv_dtype: DtypeName
+) -> AttentionBackend:
+    from octavo.attention.base import Placement
+    from octavo.attention.select import choose
+    from octavo.layers.attention import attention_spec
+    from octavo.runner.device import TORCH_DTYPES
+
+    placement = Placement(
+        device=model.device,
+        dtype=model.dtype,
+        kv_dtype=TORCH_DTYPES[kv_dtype],
+        block_size=config.cache.block_size,
+    )
+    return choose(attention_spec(model.spec), placement, config.device.attention_backend)
+
+
+def _plan_cache(
+    config: EngineConfig,
+    model: Decoder,
+    backend: AttentionBackend,
+    device: Device,
+    kv_dtype: DtypeName,
+    other_bytes: int,
+) -> CachePlan:
+    from octavo.core.cache_plan import MemoryUse, plan_cache
+
+    spec = model.spec
+    memory = MemoryUse(
+        total_bytes=device.total_memory_bytes(),
+        weight_bytes=model.weight_bytes,
+        activation_bytes=_activation_bytes(config, model, backend),
+        other_bytes=other_bytes,
+    )
+    wanted = config.model.max_model_len
+    if isinstance(wanted, int) and wanted > spec.max_position:
+        raise ConfigError(
+            f"max_model_len is {wanted}, but {config.model.model} knows positions up to "
+            f"{spec.max_position}: lower it, or leave it out"
+        )
+    return plan_cache(
+        spec,
+        config.cache,
+        kv_dtype,
+        memory,
+        default_utilization=device.default_utilization,
+        max_model_len=None if wanted == "auto" else wanted or spec.max_position,
+    )
+
+
+def _activation_bytes(config: EngineConfig, model: Decoder, backend: AttentionBackend) -> int:
+    from octavo.runner.memory import activation_bytes, measured_activation_bytes
+
+    limits = config.scheduler
+    if model.device.type == "cuda":
+        return measured_activation_bytes(
+            model, backend, max_tokens=limits.max_num_batched_tokens, max_rows=limits.max_num_seqs
+        )
+    return activation_bytes(
+        model.spec,
+        "float32" if model.dtype.itemsize == 4 else "bfloat16",
+        max_tokens=limits.max_num_batched_tokens,
+        max_rows=limits.max_num_seqs,
+        upcast=model.products.takes_float32,
+    )
+
+
+def _make_engine(
+    config: EngineConfig,
+    model: Decoder,
+    backend: AttentionBackend,
+    device: Device,
+    plan: CachePlan,
+) -> Engine:
+    from octavo.engine.core import Engine
+    from octavo.kv.manager import BlockManager
+    from octavo.runner.model_runner import ModelRunner, RunnerLimits
+    from octavo.scheduler.scheduler import Scheduler
+
+    limits = RunnerLimits(
+        num_blocks=plan.num_blocks,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_model_len=plan.max_model_len,
+    )
+    blocks = BlockManager(
+        num_blocks=plan.num_blocks,
+        block_size=plan.block_size,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
+    )
+    scheduler = Scheduler(
+        config.scheduler, blocks, max_model_len=plan.max_model_len, clock=time.monotonic
+    )
+    runner = ModelRunner(model, backend, device, limits)
+    return Engine(scheduler, runner, clock=time.monotonic, check_invariants=env.check_invariants())

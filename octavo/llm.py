@@ -1,0 +1,274 @@
+"""The offline façade: prompts in, whole outputs out, in this process.
+
+`LLM` steps the engine in the caller's thread. `AsyncLLM` runs the same engine in a thread of its
+own behind an event loop, for callers that stream or abort.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, TypeAlias
+
+from octavo import assemble
+from octavo.core.config import EngineConfig
+from octavo.core.errors import InvalidParameter
+from octavo.core.params import SamplingParams, validate_against_vocab
+from octavo.core.request import Request
+from octavo.core.types import RequestId, TokenId
+from octavo.front.output import OutputProcessor, Processed
+from octavo.front.outputs import CompletionDelta, RequestOutput
+from octavo.metrics.stats import StepStats
+from octavo.tokenizer.bad_words import with_bad_words
+from octavo.tokenizer.chat_template import ChatTemplate
+from octavo.tokenizer.tokenizer import Tokenizer
+
+Prompt: TypeAlias = str | Sequence[TokenId] | Mapping[str, Any]
+"""Text, token ids, or a mapping with ``prompt`` or ``prompt_token_ids``."""
+
+Message: TypeAlias = Mapping[str, Any]
+"""One message of a chat, with ``role`` and ``content``."""
+
+
+class LLM:
+    """A model and an engine, for batches of prompts.
+
+    Args:
+        model: alias, path or hub id, as on the command line.
+        options: any field of the engine's configuration, e.g. ``dtype``, ``max_model_len``,
+            ``num_blocks``, ``max_num_batched_tokens``.
+
+    Raises:
+        EngineError: an option is wrong, or the model cannot be loaded or does not fit.
+    """
+
+    def __init__(self, model: str = "smollm2", **options: Any) -> None:
+        self.config = EngineConfig.from_options(model=model, **options)
+        front = assemble.read_front(self.config.model)
+        self.tokenizer: Tokenizer = front.tokenizer
+        self._eos_token_ids = front.checkpoint.eos_token_ids
+        self._defaults = front.generation_defaults
+        self._engine, self.info = assemble.build_engine(self.config)
+        self._outputs = OutputProcessor(self.tokenizer)
+        self._ids = count()
+        self._seeds = random.Random(self.config.model.seed)
+        self.last_stats: StepStats | None = None
+        """Of the most recent step."""
+
+    def default_sampling_params(self, **changes: Any) -> SamplingParams:
+        """What the model recommends, with changes."""
+        return SamplingParams(**{**self._defaults, **changes})
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priorities: Sequence[int] | None = None,
+        cache_salt: str = "",
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """Completes prompts; outputs come in the order of the prompts.
+
+        Args:
+            sampling_params: one for all prompts, or one for each; the model's defaults if None.
+            priorities: one for each prompt; lower is served first under policy ``priority``.
+            cache_salt: prompts with another salt share no cached prefix with these.
+
+        Raises:
+            RequestError: a prompt or a parameter cannot be served. Nothing has been generated.
+        """
+        batch = _as_batch(prompts)
+        params = self._params_for(batch, sampling_params)
+        ranks = list(priorities) if priorities is not None else [0] * len(batch)
+        if len(ranks) != len(batch):
+            raise InvalidParameter(
+                f"priorities has {len(ranks)} items for {len(batch)} prompts", param="priorities"
+            )
+        ids: list[RequestId] = []
+        try:
+            for prompt, wanted, priority in zip(batch, params, ranks, strict=True):
+                ids.append(self._add(prompt, wanted, priority, cache_salt))
+            return self._run(ids, progress)
+        except BaseException:
+            self._abort(ids)
+            raise
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """Answers one conversation, or several at once.
+
+        Raises:
+            RequestError: the template refuses the messages, or as `generate`.
+        """
+        several = bool(messages) and not isinstance(messages[0], Mapping)
+        conversations: Sequence[Any] = messages if several else [messages]
+        prompts = [
+            self.render_chat(
+                conversation,
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+            )
+            for conversation in conversations
+        ]
+        return self.generate(prompts, sampling_params, progress=progress)
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Iterator[CompletionDelta]:
+        """Completes one prompt, piece by piece; closing the iterator aborts the request.
+
+        Raises:
+            RequestError: the prompt or a parameter cannot be served.
+        """
+        params = sampling_params or self.default_sampling_params()
+        request_id = self._add(prompt, params, priority=0, cache_salt="")
+        try:
+            while not self._outputs.is_finished(request_id):
+                yield from self._step().deltas.get(request_id, ())
+        finally:
+            self._abort([request_id])
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[TokenId]:
+        """The prompt of a conversation, by the model's chat template or another one.
+
+        Raises:
+            InvalidParameter: there is no template, or it refuses the messages.
+        """
+        template = ChatTemplate(
+            chat_template or self.tokenizer.chat_template, self.tokenizer.special_tokens
+        )
+        text = template.render(messages, add_generation_prompt=add_generation_prompt)
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets every cached prefix."""
+        self._engine.reset_prefix_cache()
+
+    def _params_for(
+        self, batch: Sequence[Prompt], given: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[SamplingParams]:
+        if given is None:
+            given = self.default_sampling_params()
+        params = [given] * len(batch) if isinstance(given, SamplingParams) else list(given)
+        if len(params) != len(batch):
+            raise InvalidParameter(
+                f"sampling_params has {len(params)} items for {len(batch)} prompts",
+                param="sampling_params",
+            )
+        return params
+
+    def _add(
+        self, prompt: Prompt, params: SamplingParams, priority: int, cache_salt: str
+    ) -> RequestId:
+        text, token_ids = self._encode(prompt)
+        validate_against_vocab(params, self.info.spec.vocab_size)
+        params = with_bad_words(params, self.tokenizer)
+        seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
+        request_id = f"offline-{next(self._ids)}"
+        now = time.monotonic()
+        self._engine.add(
+            Request(
+                request_id=request_id,
+                prompt_token_ids=token_ids,
+                params=params,
+                seed=seed,
+                eos_token_ids=self._eos_token_ids,
+                priority=priority,
+                arrival_s=now,
+                cache_salt=cache_salt,
+            )
+        )
+        self._outputs.add(request_id, token_ids, params, now, text)
+        return request_id
+
+    def _encode(self, prompt: Any) -> tuple[str | None, tuple[TokenId, ...]]:
+        if isinstance(prompt, Mapping):
+            known = [key for key in ("prompt_token_ids", "prompt") if key in prompt]
+            if not known:
+                raise InvalidParameter(
+                    f"prompt has the keys {sorted(prompt)}: give prompt or prompt_token_ids",
+                    param="prompt",
+                )
+            prompt = prompt[known[0]]
+        if isinstance(prompt, str):
+            return prompt, tuple(self.tokenizer.encode(prompt))
+        ids, limit = tuple(prompt), self.info.spec.vocab_size
+        wrong = next((i for i in ids if not isinstance(i, int) or not 0 <= i < limit), None)
+        if wrong is not None:
+            raise InvalidParameter(
+                f"prompt has the token id {wrong!r}: this model's are 0 to {limit - 1}",
+                param="prompt",
+            )
+        return None, ids
+
+    def _run(self, ids: list[RequestId], progress: bool) -> list[RequestOutput]:
+        finished: dict[RequestId, RequestOutput] = {}
+        with _progress_bar(len(ids), progress) as advance:
+            while len(finished) < len(ids):
+                processed = self._step()
+                finished.update(processed.finished)
+                advance(len(processed.finished), self.last_stats)
+        return [finished[request_id] for request_id in ids]
+
+    def _step(self) -> Processed:
+        deltas, self.last_stats = self._engine.step()
+        processed = self._outputs.process(deltas, time.monotonic())
+        if processed.aborts:
+            self._engine.abort(processed.aborts)
+        return processed
+
+    def _abort(self, ids: list[RequestId]) -> None:
+        for request_id in ids:
+            self._engine.abort(self._outputs.abort(request_id))
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several, as several."""
+    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _progress_bar(total: int, shown: bool) -> Iterator[Any]:
+    """Yields a function (requests finished, stats of the step) that moves the bar."""
+    if not shown:
+        yield lambda _finished, _stats: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("generating"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
+    began, tokens = time.monotonic(), 0
+    with Progress(*columns, transient=True) as bar:
+        task = bar.add_task("", total=total, rate="")
+
+        def advance(finished: int, stats: StepStats) -> None:
+            nonlocal tokens
+            tokens += stats.num_generated_tokens
+            rate = tokens / max(time.monotonic() - began, 1e-9)
+            bar.update(task, advance=finished, rate=f"{rate:,.1f} tokens/s")
+
+        yield advance

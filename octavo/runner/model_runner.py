@@ -1,0 +1,211 @@
+"""The executor on a real device: plan to arrays, model, sampling, result.
+
+Owns the KV cache and what it must remember of requests. Steps run when they are collected, one
+after the other; nothing here knows why the rows were planned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from octavo.attention.base import AttentionBackend, ForwardContext
+from octavo.core.errors import EngineError, ExecutorError
+from octavo.core.plan import (
+    RowResult,
+    StepPlan,
+    StepResult,
+    StepTimes,
+    TokenLogprobs,
+)
+from octavo.models.decoder import Decoder
+from octavo.runner import kv_tensors
+from octavo.runner.buffers import RequestTables
+from octavo.runner.device import Device
+from octavo.runner.input_batch import InputBatch, make_batch, prompt_targets
+from octavo.runner.memory import logits_rows
+from octavo.sampling.logprobs import prompt_logprobs
+from octavo.sampling.pipeline import Sampled, sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerLimits:
+    """Sizes that the runner's memory is made for."""
+
+    num_blocks: int
+    max_num_seqs: int
+    max_model_len: int
+
+
+class _Outputs(NamedTuple):
+    """What a step produced, by row of the plan."""
+
+    sampled: dict[int, Sampled]
+    prompt: dict[int, tuple[TokenLogprobs, ...]]
+
+
+@dataclass(slots=True)
+class _Stopwatch:
+    """Adds up the seconds of each part of a step; a part ends when its device work has ended."""
+
+    device: Device
+    seconds: dict[str, float] = field(default_factory=dict)
+    _since: float = field(default_factory=time.perf_counter)
+
+    def lap(self, part: str) -> None:
+        """Books the time since the last lap to this part."""
+        self.device.synchronise()
+        now = time.perf_counter()
+        self.seconds[part] = self.seconds.get(part, 0.0) + now - self._since
+        self._since = now
+
+
+class ModelRunner:
+    """Implements `octavo.core.protocols.Executor`."""
+
+    def __init__(
+        self, model: Decoder, backend: AttentionBackend, device: Device, limits: RunnerLimits
+    ) -> None:
+        self._model = model
+        self._backend = backend
+        self._device = device
+        self._block_size = backend.placement.block_size
+        self._caches = kv_tensors.allocate(backend, model.spec.num_layers, limits.num_blocks)
+        self._tables = RequestTables(
+            max_num_seqs=limits.max_num_seqs,
+            max_model_len=limits.max_model_len,
+            block_size=self._block_size,
+            vocab_size=model.spec.vocab_size,
+        )
+        self._logits_rows = logits_rows(model.spec.vocab_size)
+        self._submitted: deque[StepPlan] = deque()
+
+    def submit(self, plan: StepPlan) -> None:
+        """Queues a step; it runs when it is collected."""
+        self._submitted.append(plan)
+
+    def collect(self) -> StepResult:
+        """Runs the oldest submitted step.
+
+        Raises:
+            ExecutorError: the step as a whole failed; the runner's state is undefined afterwards.
+        """
+        assert self._submitted, "collect without submit"
+        plan = self._submitted.popleft()
+        try:
+            with torch.inference_mode():
+                return self._run(plan)
+        except EngineError:
+            raise
+        except Exception as error:
+            raise ExecutorError(
+                f"step {plan.step_id} ({len(plan.rows)} rows, {plan.num_tokens} tokens) failed on "
+                f"{self._device.name}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _run(self, plan: StepPlan) -> StepResult:
+        watch = _Stopwatch(self._device)
+        self._apply(plan)
+        if not plan.rows:
+            return StepResult(step_id=plan.step_id, rows=())
+        batch = make_batch(plan.rows, self._tables, self._block_size)
+        ctx = ForwardContext(self._backend, self._caches, self._backend.prepare(batch.layout))
+        token_ids, positions = (
+            torch.from_numpy(array).to(self._device.torch_device)
+            for array in (batch.token_ids, batch.positions)
+        )
+        watch.lap("prepare")
+        hidden = self._model(token_ids, positions, ctx)
+        watch.lap("forward")
+        outputs = _Outputs(
+            sampled=self._sample(batch, hidden, plan, watch),
+            prompt=self._score_prompts(batch, hidden, plan, watch),
+        )
+        rows = tuple(self._row_result(index, plan, outputs) for index in range(len(plan.rows)))
+        watch.lap("sample")
+        seconds = watch.seconds
+        times = StepTimes(
+            prepare_s=seconds["prepare"], forward_s=seconds["forward"], sample_s=seconds["sample"]
+        )
+        return StepResult(step_id=plan.step_id, rows=rows, times=times)
+
+    def _apply(self, plan: StepPlan) -> None:
+        """Brings tables and cache up to the plan, before anything is computed."""
+        for request_id in plan.released:
+            self._tables.release(request_id)
+        for request in plan.admitted:
+            self._tables.admit(request)
+        for row in plan.rows:
+            self._tables.extend_blocks(row.request_id, row.new_block_ids)
+        for copy in plan.copies:
+            self._tables.replace_block(copy)
+        if plan.copies:
+            pairs = [(copy.source, copy.target) for copy in plan.copies]
+            for cache in self._caches:
+                self._backend.copy_blocks(cache, pairs)
+
+    def _sample(
+        self, batch: InputBatch, hidden: Tensor, plan: StepPlan, watch: _Stopwatch
+    ) -> dict[int, Sampled]:
+        """Logits and samples of the rows that want one."""
+        sampled: dict[int, Sampled] = {}
+        tokens = batch.sampled_tokens.tolist()
+        for rows, logits in self._logits(hidden, tokens, batch.sampled_rows, watch):
+            states = [self._tables[plan.rows[row].request_id].sampling for row in rows]
+            sampled.update(zip(rows, sample(logits, states), strict=True))
+            watch.lap("sample")
+        return sampled
+
+    def _score_prompts(
+        self, batch: InputBatch, hidden: Tensor, plan: StepPlan, watch: _Stopwatch
+    ) -> dict[int, tuple[TokenLogprobs, ...]]:
+        """Log-probabilities of prompt tokens, for the rows whose requests want them."""
+        scored: dict[int, tuple[TokenLogprobs, ...]] = {}
+        for index, row in enumerate(plan.rows):
+            seat = self._tables[row.request_id]
+            num_top = seat.params.prompt_logprobs
+            targets = prompt_targets(row, seat)
+            if num_top is None or not targets:
+                continue
+            first = int(batch.layout.query_starts[index])
+            tokens = range(first, first + len(targets))
+            found: tuple[TokenLogprobs, ...] = ()
+            for positions, logits in self._logits(hidden, tokens, targets, watch):
+                ids = self._tables.token_ids[seat.index, positions[0] : positions[-1] + 1].tolist()
+                found += prompt_logprobs(logits, ids, num_top)
+                watch.lap("sample")
+            scored[index] = found
+        return scored
+
+    def _logits(
+        self, hidden: Tensor, tokens: Sequence[int], labels: Sequence[int], watch: _Stopwatch
+    ) -> Iterator[tuple[Sequence[int], Tensor]]:
+        """(labels, logits) of these packed tokens, few enough at once to bound memory."""
+        for begin in range(0, len(tokens), self._logits_rows):
+            part = torch.tensor(list(tokens[begin : begin + self._logits_rows]))
+            logits = self._model.logits(hidden.index_select(0, part.to(hidden.device)))
+            watch.lap("forward")
+            yield labels[begin : begin + self._logits_rows], logits
+
+    def _row_result(self, index: int, plan: StepPlan, outputs: _Outputs) -> RowResult:
+        """The result of one row; its token becomes known."""
+        request_id = plan.rows[index].request_id
+        prompt = outputs.prompt.get(index, ())
+        sampled = outputs.sampled.get(index)
+        if sampled is None:
+            return RowResult(request_id, prompt_logprobs=prompt)
+        if sampled.error is not None:
+            return RowResult(request_id, prompt_logprobs=prompt, error=sampled.error)
+        self._tables.append_token(self._tables[request_id], sampled.token_id)
+        return RowResult(
+            request_id,
+            token_ids=(sampled.token_id,),
+            logprobs=() if sampled.logprobs is None else (sampled.logprobs,),
+            prompt_logprobs=prompt,
+        )

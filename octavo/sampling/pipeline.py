@@ -1,0 +1,138 @@
+"""The order of steps from logits to a token; steps that no row wants cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.core.plan import TokenLogprobs
+from octavo.core.types import TokenId
+from octavo.sampling.logprobs import token_logprobs
+from octavo.sampling.state import RequestSampling
+from octavo.sampling.steps import (
+    allowed,
+    bad_words,
+    logit_bias,
+    min_tokens,
+    penalties,
+    temperature,
+    truncate,
+)
+from octavo.sampling.uniform import uniforms
+
+
+class Sampled(NamedTuple):
+    """What came of one row."""
+
+    token_id: TokenId
+    """Meaningless if there is an error."""
+    logprobs: TokenLogprobs | None = None
+    error: str | None = None
+
+
+class Step(NamedTuple):
+    """One change of logits, for the rows that want it."""
+
+    wants: Callable[[RequestSampling], bool]
+    apply: Callable[[Tensor, Sequence[RequestSampling]], None]
+
+
+STEPS = (
+    Step(allowed.wants, allowed.apply),
+    Step(bad_words.wants, bad_words.apply),
+    Step(min_tokens.wants, min_tokens.apply),
+    Step(logit_bias.wants, logit_bias.apply),
+    Step(penalties.wants, penalties.apply),
+)
+"""Before choosing between greedy and random."""
+
+RANDOM_STEPS = (
+    Step(temperature.wants, temperature.apply),
+    Step(truncate.wants, truncate.apply),
+)
+"""For rows that draw; they never change which token is the most likely."""
+
+
+def sample(logits: Tensor, states: Sequence[RequestSampling]) -> list[Sampled]:
+    """Picks a token for each row of ``logits [rows, vocab]``, float32; does not change them.
+
+    A row whose logits are NaN, or rule every token out, gets an error; the others are not touched.
+    """
+    processed = _run_steps(STEPS, logits, states)
+    token_ids = torch.argmax(processed, dim=-1).tolist()
+    peaks = processed.amax(dim=-1).tolist()
+    random_rows = [
+        row
+        for row, state in enumerate(states)
+        if state.params.temperature >= temperature.GREEDY_BELOW and np.isfinite(peaks[row])
+    ]
+    if random_rows:
+        drawn = _draw(processed[random_rows], [states[row] for row in random_rows])
+        for row, token_id in zip(random_rows, drawn, strict=True):
+            token_ids[row] = token_id
+    logprobs = _logprobs(logits, token_ids, states)
+    return [
+        Sampled(token_ids[row], logprobs.get(row), _fault(peaks[row])) for row in range(len(states))
+    ]
+
+
+def _run_steps(steps: Sequence[Step], logits: Tensor, states: Sequence[RequestSampling]) -> Tensor:
+    """Applies steps to a copy, which is made only if a row wants one."""
+    out = logits
+    for step in steps:
+        rows = [row for row, state in enumerate(states) if step.wants(state)]
+        if not rows:
+            continue
+        if out is logits:
+            out = logits.clone()
+        if len(rows) == len(states):
+            step.apply(out, states)
+        else:
+            part = out[rows]
+            step.apply(part, [states[row] for row in rows])
+            out[rows] = part
+    return out
+
+
+def _draw(logits: Tensor, states: Sequence[RequestSampling]) -> list[TokenId]:
+    """Inverse transform sampling, in the order of token ids: the first token at which the sum of
+    weights passes a uniform share of their total."""
+    filtered = _run_steps(RANDOM_STEPS, logits, states)
+    weights = torch.exp(filtered - filtered.amax(dim=-1, keepdim=True)).double()
+    sums = torch.cumsum(weights, dim=-1)
+    mask = np.uint64(2**64 - 1)
+    seeds = np.array([state.seed & int(mask) for state in states], dtype=np.uint64)
+    positions = np.array([state.position for state in states], dtype=np.uint64)
+    shares = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
+    targets = shares[:, None] * sums[:, -1:]
+    # A share below 1 times the total can round up to the total: stay below, where a weight is.
+    targets = torch.minimum(targets, torch.nextafter(sums[:, -1:], torch.zeros_like(targets)))
+    found: list[TokenId] = torch.searchsorted(sums, targets, right=True)[:, 0].tolist()
+    return found
+
+
+def _logprobs(
+    logits: Tensor, token_ids: list[TokenId], states: Sequence[RequestSampling]
+) -> dict[int, TokenLogprobs]:
+    rows = [row for row, state in enumerate(states) if state.params.logprobs is not None]
+    if not rows:
+        return {}
+    wanted = [states[row].params.logprobs or 0 for row in rows]
+    part = logits if len(rows) == len(states) else logits[rows]
+    found = token_logprobs(part, [token_ids[row] for row in rows], wanted)
+    return dict(zip(rows, found, strict=True))
+
+
+def _fault(peak: float) -> str | None:
+    if np.isfinite(peak):
+        return None
+    if peak == -np.inf:
+        return (
+            "no token can be generated: allowed_token_ids, bad_words, min_tokens and logit_bias "
+            "rule out every one"
+        )
+    return f"the model's logits are not finite (largest: {peak})"

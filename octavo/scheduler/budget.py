@@ -1,0 +1,40 @@
+"""What is left of a step: tokens, and how much of it one long prompt may take."""
+
+from __future__ import annotations
+
+from octavo.core.config import SchedulerConfig
+from octavo.core.request import Request
+
+
+class StepBudget:
+    """Tokens that the step under construction may still compute."""
+
+    __slots__ = ("_config", "_others_wait", "num_long_prompts", "num_tokens")
+
+    def __init__(self, config: SchedulerConfig, *, others_wait: bool) -> None:
+        self._config = config
+        self._others_wait = others_wait
+        self.num_tokens = config.max_num_batched_tokens
+        self.num_long_prompts = 0
+        """Long prompts in progress, whether they have a row in this step or not."""
+
+    def is_long(self, num_remaining_tokens: int) -> bool:
+        """Whether so much work makes a request count as a long prompt."""
+        threshold = self._config.long_prefill_token_threshold
+        return 0 < threshold < num_remaining_tokens
+
+    @property
+    def admits_long_prompt(self) -> bool:
+        """Whether one more long prompt may be in progress."""
+        return self.num_long_prompts < self._config.max_long_partial_prefills
+
+    def grant(self, request: Request) -> int:
+        """Tokens that this request may compute in this step; 0 if the step is full.
+
+        A long prompt takes half of a step at most while others wait, so that short prompts keep
+        flowing past it.
+        """
+        wanted = request.num_remaining_tokens
+        if self._others_wait and self.is_long(wanted):
+            wanted = min(wanted, max(1, self._config.max_num_batched_tokens // 2))
+        return min(wanted, self.num_tokens)
