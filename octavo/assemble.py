@@ -6,6 +6,11 @@ needs a tokenizer but no model, never loads torch.
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import logging
+import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -15,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from octavo.core import env
 from octavo.core.config import EngineConfig, ModelConfig
-from octavo.core.errors import ConfigError
+from octavo.core.errors import ConfigError, EngineError
 from octavo.core.info import EngineInfo
 from octavo.loader.checkpoint import Checkpoint, read_checkpoint
 from octavo.loader.source import ModelSource, resolve_source
@@ -30,8 +35,14 @@ if TYPE_CHECKING:
     from octavo.core.cache_plan import CachePlan
     from octavo.core.types import DtypeName
     from octavo.engine.core import Engine
+    from octavo.front.async_engine import AsyncEngine
+    from octavo.front.process import EngineProcess
     from octavo.models.decoder import Decoder
     from octavo.runner.device import Device
+    from octavo.transport.base import EngineEnd, FrontEnd
+    from octavo.transport.zmq_link import ZmqFrontEnd
+
+logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, float], None]
 """Told what is being done, and which share of it is done (0 to 1)."""
@@ -127,6 +138,71 @@ def build_engine(
         startup_s=stages.seconds,
     )
     return engine, info
+
+
+def run_engine(config: EngineConfig, link: EngineEnd) -> None:
+    """Builds an engine and serves it over a link until told to leave; never raises."""
+    from octavo.engine.loop import EngineLoop, failure
+    from octavo.transport.messages import Progress
+
+    try:
+        engine, info = build_engine(config, lambda stage, share: link.send(Progress(stage, share)))
+    except Exception as error:
+        if not isinstance(error, EngineError):
+            logger.exception("the engine cannot start")
+        link.send(failure(error))
+    else:
+        # What exists now stays for good: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        EngineLoop(engine, link, info, clock=time.monotonic).run()
+    finally:
+        link.close()
+
+
+def make_async_engine(link: FrontEnd, front: FrontModel, model_name: str) -> AsyncEngine:
+    """The front end of an engine behind ``link``."""
+    from octavo.front.async_engine import AsyncEngine
+    from octavo.metrics.registry import EngineMetrics
+
+    return AsyncEngine(
+        link,
+        front.tokenizer,
+        eos_token_ids=front.checkpoint.eos_token_ids,
+        metrics=EngineMetrics(model_name),
+        clock=time.monotonic,
+    )
+
+
+def start_engine_thread(config: EngineConfig) -> FrontEnd:
+    """An engine in a thread of this process; call it in the event loop that will use it."""
+    from octavo.transport.inproc import make_pair
+
+    front_end, engine_end = make_pair()
+    threading.Thread(
+        target=run_engine, args=(config, engine_end), name="octavo-engine", daemon=True
+    ).start()
+    return front_end
+
+
+def start_engine_process(config: EngineConfig) -> tuple[EngineProcess, ZmqFrontEnd]:
+    """An engine in a child process; call it in the event loop that will use it."""
+    import msgspec
+
+    from octavo.front.process import EngineProcess
+    from octavo.transport.zmq_link import ZmqFrontEnd
+
+    link = ZmqFrontEnd()
+    command = [sys.executable, "-m", "octavo.cli.engine_process", link.address]
+    process = EngineProcess(command, msgspec.json.encode(config).decode())
+    loop = asyncio.get_running_loop()
+
+    def on_exit(reason: str) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(link.connection_lost, reason)
+
+    process.watch(on_exit)
+    return process, link
 
 
 def _load_model(

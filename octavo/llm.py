@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ from octavo.core.errors import InvalidParameter
 from octavo.core.params import SamplingParams, validate_against_vocab
 from octavo.core.request import Request
 from octavo.core.types import RequestId, TokenId
+from octavo.front.async_engine import AsyncEngine
 from octavo.front.output import OutputProcessor, Processed
 from octavo.front.outputs import CompletionDelta, RequestOutput
 from octavo.metrics.stats import StepStats
@@ -177,7 +178,7 @@ class LLM:
     def _add(
         self, prompt: Prompt, params: SamplingParams, priority: int, cache_salt: str
     ) -> RequestId:
-        text, token_ids = self._encode(prompt)
+        text, token_ids = encode_prompt(prompt, self.tokenizer, self.info.spec.vocab_size)
         validate_against_vocab(params, self.info.spec.vocab_size)
         params = with_bad_words(params, self.tokenizer)
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
@@ -198,26 +199,6 @@ class LLM:
         self._outputs.add(request_id, token_ids, params, now, text)
         return request_id
 
-    def _encode(self, prompt: Any) -> tuple[str | None, tuple[TokenId, ...]]:
-        if isinstance(prompt, Mapping):
-            known = [key for key in ("prompt_token_ids", "prompt") if key in prompt]
-            if not known:
-                raise InvalidParameter(
-                    f"prompt has the keys {sorted(prompt)}: give prompt or prompt_token_ids",
-                    param="prompt",
-                )
-            prompt = prompt[known[0]]
-        if isinstance(prompt, str):
-            return prompt, tuple(self.tokenizer.encode(prompt))
-        ids, limit = tuple(prompt), self.info.spec.vocab_size
-        wrong = next((i for i in ids if not isinstance(i, int) or not 0 <= i < limit), None)
-        if wrong is not None:
-            raise InvalidParameter(
-                f"prompt has the token id {wrong!r}: this model's are 0 to {limit - 1}",
-                param="prompt",
-            )
-        return None, ids
-
     def _run(self, ids: list[RequestId], progress: bool) -> list[RequestOutput]:
         finished: dict[RequestId, RequestOutput] = {}
         with _progress_bar(len(ids), progress) as advance:
@@ -237,6 +218,34 @@ class LLM:
     def _abort(self, ids: list[RequestId]) -> None:
         for request_id in ids:
             self._engine.abort(self._outputs.abort(request_id))
+
+
+def encode_prompt(
+    prompt: Any, tokenizer: Tokenizer, vocab_size: int
+) -> tuple[str | None, tuple[TokenId, ...]]:
+    """(text if it was given as text, token ids).
+
+    Raises:
+        InvalidParameter: it is neither text nor token ids of this model.
+    """
+    if isinstance(prompt, Mapping):
+        known = [key for key in ("prompt_token_ids", "prompt") if key in prompt]
+        if not known:
+            raise InvalidParameter(
+                f"prompt has the keys {sorted(prompt)}: give prompt or prompt_token_ids",
+                param="prompt",
+            )
+        prompt = prompt[known[0]]
+    if isinstance(prompt, str):
+        return prompt, tuple(tokenizer.encode(prompt))
+    ids = tuple(prompt)
+    wrong = next((i for i in ids if not isinstance(i, int) or not 0 <= i < vocab_size), None)
+    if wrong is not None:
+        raise InvalidParameter(
+            f"prompt has the token id {wrong!r}: this model's are 0 to {vocab_size - 1}",
+            param="prompt",
+        )
+    return None, ids
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -272,3 +281,75 @@ def _progress_bar(total: int, shown: bool) -> Iterator[Any]:
             bar.update(task, advance=finished, rate=f"{rate:,.1f} tokens/s")
 
         yield advance
+
+
+class AsyncLLM:
+    """The same engine behind an event loop: many requests at a time, streamed or whole.
+
+    ::
+
+        async with await AsyncLLM.start("smollm2") as llm:
+            async for deltas in llm.generate("Once upon a time", SamplingParams(max_tokens=64)):
+                ...
+
+    Cancelling a task or closing an iterator aborts its request at once.
+    """
+
+    def __init__(self, engine: AsyncEngine, front: assemble.FrontModel) -> None:
+        self.engine = engine
+        self.tokenizer = front.tokenizer
+        self._defaults = front.generation_defaults
+        self._chat_template = ChatTemplate(
+            front.tokenizer.chat_template, front.tokenizer.special_tokens
+        )
+
+    @classmethod
+    async def start(cls, model: str = "smollm2", **options: Any) -> AsyncLLM:
+        """Loads the model in a thread; arguments as for `LLM`.
+
+        Raises:
+            EngineError: an option is wrong, or the model cannot be loaded or does not fit.
+        """
+        config = EngineConfig.from_options(model=model, **options)
+        front = assemble.read_front(config.model)
+        link = assemble.start_engine_thread(config)
+        engine = assemble.make_async_engine(link, front, model)
+        await engine.start()
+        return cls(engine, front)
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()
+
+    def default_sampling_params(self, **changes: Any) -> SamplingParams:
+        """What the model recommends, with changes."""
+        return SamplingParams(**{**self._defaults, **changes})
+
+    def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> AsyncIterator[list[CompletionDelta]]:
+        """Streams the completions of a prompt; ``options`` as for `AsyncEngine.generate`."""
+        _, token_ids = encode_prompt(prompt, self.tokenizer, self.engine.info.spec.vocab_size)
+        return self.engine.generate(token_ids, params or self.default_sampling_params(), **options)
+
+    async def complete(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> RequestOutput:
+        """The completions of a prompt, whole."""
+        _, token_ids = encode_prompt(prompt, self.tokenizer, self.engine.info.spec.vocab_size)
+        params = params or self.default_sampling_params()
+        return await self.engine.complete(token_ids, params, **options)
+
+    async def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Any
+    ) -> RequestOutput:
+        """The answer to a conversation, whole."""
+        text = self._chat_template.render(messages, add_generation_prompt=True)
+        token_ids = self.tokenizer.encode(text, add_special_tokens=False)
+        return await self.complete(token_ids, params, **options)
+
+    async def shutdown(self) -> None:
+        """Ends everything in flight, and the engine."""
+        await self.engine.shutdown()

@@ -12,6 +12,7 @@
     ├── ModelLoadError           a checkpoint cannot be loaded
     │   ├── MissingWeight        a tensor is absent, surplus or of the wrong shape
     │   └── UnknownArchitecture  no model file for this architecture
+    ├── EngineDraining           the server is about to leave and takes no new requests
     └── ExecutorError            the device failed while running a step
         └── EngineDead           the engine is gone; every request in flight fails with this
 
@@ -67,6 +68,10 @@ class MissingWeight(ModelLoadError):
 
 class UnknownArchitecture(ModelLoadError):
     """No model file exists for this architecture."""
+
+
+class EngineDraining(EngineError):
+    """The server is about to leave and takes no new requests."""
 
 
 class ExecutorError(EngineError):

@@ -138,5 +138,9 @@ class RequestDelta:
     stop_reason: TokenId | str | None = None
     """The token that ended the output, if it is not an end-of-sequence token of the model."""
     error: str | None = None
+    error_kind: str | None = None
+    """Name of the `RequestError` class if the request was refused at the door."""
+    error_param: str | None = None
+    """The parameter at fault, if it was refused for one."""
     queue_s: float | None = None
     """With the first delta: seconds from arrival to the first step."""

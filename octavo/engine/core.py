@@ -45,6 +45,10 @@ class Engine:
         """Ends these completions at once; unknown and finished ids are ignored."""
         return self._scheduler.abort(request_ids)
 
+    def abort_all(self) -> list[RequestDelta]:
+        """Ends every unfinished completion at once."""
+        return self._scheduler.abort(self._scheduler.request_ids)
+
     def reset_prefix_cache(self) -> None:
         """Forgets every cached prefix."""
         self._scheduler.blocks.reset_prefix_cache()

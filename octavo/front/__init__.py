@@ -1,0 +1,1 @@
+"""Between clients and the engine: text, streams, stop strings, usage."""

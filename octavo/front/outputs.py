@@ -21,10 +21,12 @@ class DecodedLogprob(NamedTuple):
     """The best alternatives, best first (their own ``top`` is empty)."""
 
 
-class CompletionDelta(NamedTuple):
+@dataclass(slots=True, kw_only=True)
+class CompletionDelta:
     """What one step added to one completion. Texts joined are the completion's text.
 
-    A tuple, as a frozen dataclass of this size takes longer to make than its text to decode.
+    Not to be changed once made. (Not frozen either: with so many fields that would take longer
+    than decoding the text.)
     """
 
     index: int

@@ -25,6 +25,8 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
     """Radians per position of each pair, scaled as ``rope`` says: float32 ``[head_dim / 2]``."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     frequencies = 1.0 / rope.theta**exponents
+    if rope.freq_factors is not None:
+        return frequencies / torch.tensor(rope.freq_factors)
     if rope.kind == "linear":
         return frequencies / rope.factor
     if rope.kind == "llama3":

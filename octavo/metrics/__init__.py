@@ -1,0 +1,1 @@
+"""Numbers about steps and requests. `stats` is plain data; `registry` exposes it to Prometheus."""

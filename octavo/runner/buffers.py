@@ -114,13 +114,17 @@ class RequestTables:
         seat.num_blocks = end
 
     def replace_block(self, copy: BlockCopy) -> None:
-        """Puts the target of a copy into its request's block table."""
+        """Puts the target of a copy in the place of its source in the request's block table.
+
+        Raises:
+            ExecutorError: the source is not there.
+        """
         seat = self[copy.request_id]
-        held = self.block_ids[seat.index, copy.table_index] if self._has_block(seat, copy) else None
-        if held not in (copy.source, copy.target):
+        table = self.block_ids[seat.index, : seat.num_blocks].tolist()
+        if copy.table_index < 0 or table[copy.table_index : copy.table_index + 1] != [copy.source]:
             raise ExecutorError(
-                f"block {copy.table_index} of request {copy.request_id!r} is {held}, not "
-                f"{copy.source}, of which the plan wants a copy"
+                f"the plan copies block {copy.source} to {copy.target} at index "
+                f"{copy.table_index} of request {copy.request_id!r}, whose blocks are {table}"
             )
         self.block_ids[seat.index, copy.table_index] = copy.target
 
@@ -131,7 +135,3 @@ class RequestTables:
             self.token_ids[seat.index, seat.num_known_tokens] = token_id
         seat.num_known_tokens += 1
         seat.sampling.append(token_id)
-
-    @staticmethod
-    def _has_block(seat: Seat, copy: BlockCopy) -> bool:
-        return 0 <= copy.table_index < seat.num_blocks

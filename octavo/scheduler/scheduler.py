@@ -110,6 +110,11 @@ class Scheduler:
         return len(self._requests) - len(self._running)
 
     @property
+    def request_ids(self) -> list[RequestId]:
+        """All unfinished completions."""
+        return list(self._requests)
+
+    @property
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
         return bool(self._requests)

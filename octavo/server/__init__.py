@@ -1,0 +1,1 @@
+"""HTTP: the OpenAI API over an `AsyncEngine`."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
 from jinja2.ext import Extension
 from jinja2.ext import loopcontrols as LoopControls
 from jinja2.parser import Parser
@@ -24,8 +25,9 @@ _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
 class ChatTemplate:
-    """A compiled template. ``special_tokens`` are the names that it may use (``bos_token``, ...).
+    """A template; its source is compiled once, however often this is made.
 
+    ``special_tokens`` are the names that it may use (``bos_token``, ...).
     ``source`` is None for a model without a template: rendering is then refused.
 
     Raises:
@@ -35,15 +37,7 @@ class ChatTemplate:
     def __init__(self, source: str | None, special_tokens: Mapping[str, str] | None = None) -> None:
         self.source = source
         self._special_tokens = dict(special_tokens or {})
-        self._template = None
-        if source is not None:
-            try:
-                self._template = _environment().from_string(source)
-            except TemplateSyntaxError as error:
-                raise ConfigError(
-                    f"the chat template is not valid Jinja (line {error.lineno}: "
-                    f"{error.message}); pass another one with --chat-template FILE"
-                ) from None
+        self._template = None if source is None else _compile(source)
 
     def render(
         self,
@@ -68,17 +62,19 @@ class ChatTemplate:
             )
         if not messages:
             raise InvalidParameter("messages is empty: send at least one", param="messages")
-        names = {**self._special_tokens, **{k: _plain(v) for k, v in variables.items()}}
         try:
             return self._template.render(
                 {
-                    **names,
+                    **self._special_tokens,
+                    **{name: _plain(value) for name, value in variables.items()},
                     "messages": [_message(message) for message in messages],
                     "tools": _plain(tools) if tools else None,
                     "documents": _plain(documents) if documents else None,
                     "add_generation_prompt": add_generation_prompt,
                 }
             )
+        except InvalidParameter:
+            raise
         except TemplateError as error:
             raise InvalidParameter(
                 f"the chat template refused these messages: {error.message}", param="messages"
@@ -94,6 +90,11 @@ class ChatTemplate:
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     """Copy of a message for the template: fields that are None are left out, and reasoning is
     there under each name that templates read."""
+    if not isinstance(message, Mapping):
+        raise InvalidParameter(
+            f"messages holds a {type(message).__name__}: use objects with role and content",
+            param="messages",
+        )
     plain = {key: _plain(value) for key, value in message.items() if value is not None}
     reasoning = next((plain[name] for name in _REASONING_FIELDS if name in plain), None)
     if reasoning is not None:
@@ -113,7 +114,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     raise InvalidParameter(
-        f"messages hold a {type(value).__name__}: use JSON values", param="messages"
+        f"messages holds a value of type {type(value).__name__}: use JSON values", param="messages"
     )
 
 
@@ -127,6 +128,17 @@ class _Generation(Extension):
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
+
+
+@lru_cache(maxsize=16)
+def _compile(source: str) -> Template:
+    try:
+        return _environment().from_string(source)
+    except TemplateSyntaxError as error:
+        raise ConfigError(
+            f"the chat template is not valid Jinja (line {error.lineno}: {error.message}); "
+            "pass another one with --chat-template FILE"
+        ) from None
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

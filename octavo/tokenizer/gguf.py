@@ -70,9 +70,9 @@ _STYLES = {
     "llama-bpe": _LLAMA3_STYLE,
     "llama3": _LLAMA3_STYLE,
     "llama-v3": _LLAMA3_STYLE,
-    "smaug-bpe": _LLAMA3_STYLE,
+    "smaug-bpe": _Style(split=_LLAMA3),
     "qwen2": _Style(split=_QWEN2, nfc=True),
-    "deepseek-r1-qwen": _Style(split=_QWEN2),
+    "deepseek-r1-qwen": _Style(split=_QWEN2, nfc=True),
     "tekken": _Style(split=_TEKKEN, ignore_merges=True, add_bos=True),
 }
 

@@ -73,7 +73,8 @@ def _convert(directory: Path) -> Tokenizer:
     except Exception as error:
         raise ModelLoadError(
             f"the tokenizer in {directory} has no tokenizer.json, and transformers cannot convert "
-            f"it: {type(error).__name__}: {error}"
+            "its older files (tokenizer.model needs the packages sentencepiece and protobuf): "
+            f"{type(error).__name__}: {error}"
         ) from None
     template = converted.chat_template
     return Tokenizer(

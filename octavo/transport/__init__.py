@@ -1,0 +1,1 @@
+"""Moves typed messages between front end and engine; knows nothing of what they mean."""

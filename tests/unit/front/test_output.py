@@ -239,6 +239,13 @@ class TestStopStrings:
 
 
 class TestSeveralCompletions:
+    def test_each_learns_how_much_of_its_prompt_was_cached(self, tokenizer: Tokenizer) -> None:
+        client = Client(tokenizer, n=2)
+        client.send(_delta("r", 9, num_cached_tokens=0), _delta("r#1", 9, num_cached_tokens=2))
+        assert [news.num_cached_tokens for news in client.news] == [0, 2]
+        # The request as a whole paid for its prompt in the first.
+        assert client.processor.output("r").num_cached_tokens == 0
+
     def test_each_has_its_own_text_and_end(self, tokenizer: Tokenizer) -> None:
         client = Client(tokenizer, n=3, stop=["fox"])
         texts = ("the quick", "the fox", "the lazy dog")

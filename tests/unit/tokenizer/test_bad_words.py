@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from support.vocabularies import word_backend
 
 from octavo.core.errors import InvalidParameter
 from octavo.core.params import SamplingParams
@@ -42,4 +43,11 @@ def test_a_space_alone_is_a_word(byte_level: Tokenizer) -> None:
 def test_a_lone_surrogate_is_named(byte_level: Tokenizer) -> None:
     with pytest.raises(InvalidParameter, match=r"bad_words: .*U\+D800") as caught:
         with_bad_words(SamplingParams(bad_words=("\ud800",)), byte_level)
+    assert caught.value.param == "bad_words"
+
+
+def test_a_word_without_tokens_is_named() -> None:
+    tokenizer = Tokenizer(word_backend())
+    with pytest.raises(InvalidParameter, match=r"holds ' ', which .* no tokens for") as caught:
+        with_bad_words(SamplingParams(bad_words=(" ",)), tokenizer)
     assert caught.value.param == "bad_words"

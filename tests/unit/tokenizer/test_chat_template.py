@@ -220,8 +220,21 @@ def test_no_messages() -> None:
 
 
 def test_values_that_are_no_json() -> None:
-    with pytest.raises(InvalidParameter, match="messages hold a object"):
+    with pytest.raises(InvalidParameter, match=r"^messages holds a value of type object"):
         ChatTemplate(CHATML).render([{"role": "user", "content": object()}])
+
+
+def test_messages_that_are_no_objects() -> None:
+    with pytest.raises(InvalidParameter, match=r"^messages holds a str: use objects"):
+        ChatTemplate(CHATML).render(["hello"])  # type: ignore[list-item]
+
+
+def test_messages_nested_without_end() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidParameter, match="RecursionError"):
+        ChatTemplate(CHATML).render([{"role": "user", "content": deep}])
 
 
 def test_subclasses_become_plain_values() -> None:

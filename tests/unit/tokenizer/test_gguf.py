@@ -98,7 +98,7 @@ def test_words_are_cut_as_the_label_says(pre: str, text: str, words: list[str]) 
     assert [text[begin:end] for _, (begin, end) in cut] == words
 
 
-@pytest.mark.parametrize(("pre", "composes"), [("qwen2", True), ("deepseek-r1-qwen", False)])
+@pytest.mark.parametrize(("pre", "composes"), [("qwen2", True), ("llama-bpe", False)])
 def test_qwen2_composes_characters(pre: str, composes: bool) -> None:
     tokenizer = tokenizer_from_gguf(byte_level_metadata(pre=pre))
     same = tokenizer.encode("e\u0301") == tokenizer.encode("é")

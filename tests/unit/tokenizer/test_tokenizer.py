@@ -127,3 +127,8 @@ def test_truncation_and_padding_of_the_files_are_off() -> None:
     backend.enable_truncation(2)
     backend.enable_padding(length=64)
     assert len(Tokenizer(backend).encode("the quick brown fox")) not in (2, 64)
+
+
+def test_a_mistake_of_the_caller_is_not_blamed_on_the_text(byte_level: Tokenizer) -> None:
+    with pytest.raises(TypeError):
+        byte_level.encode("fine", add_special_tokens="no")  # type: ignore[arg-type]

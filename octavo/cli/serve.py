@@ -1,0 +1,119 @@
+"""``octavo serve``: the OpenAI API over HTTP, with the engine in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from octavo import assemble
+from octavo.cli.logs import set_up_logging
+from octavo.cli.options import add_config_options, given_options
+from octavo.cli.sampling import add_engine_arguments, engine_options
+from octavo.core.config import EngineConfig, ServerConfig
+from octavo.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from octavo.core.info import EngineInfo
+    from octavo.front.async_engine import AsyncEngine
+    from octavo.server.state import ServerState
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of this command."""
+    add_engine_arguments(parser)
+    add_config_options(parser, ServerConfig)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until told to leave."""
+    set_up_logging()
+    engine_config = EngineConfig.from_options(**engine_options(args))
+    server_config = ServerConfig(**given_options(args, ServerConfig))
+    asyncio.run(_serve(engine_config, server_config))
+    return 0
+
+
+async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> None:
+    console = Console(stderr=True, highlight=False)
+    began = time.perf_counter()
+    process, link = assemble.start_engine_process(engine_config)
+    try:
+        # Imported while the other process loads the model.
+        from octavo.server import run
+        from octavo.server.app import create_app
+
+        sock = run.bind(server_config)
+        front = assemble.read_front(engine_config.model)
+        names = server_config.served_model_name or (engine_config.model.model,)
+        engine = assemble.make_async_engine(link, front, names[0])
+        state = _state(engine, server_config, names, front)
+        info = await _start(engine, console)
+        _print_ledger(console, info)
+        host, port = sock.getsockname()[:2]
+        console.print(
+            f"ready after {time.perf_counter() - began:.1f} s: "
+            f"http://{f'[{host}]' if ':' in host else host}:{port}/v1  (model {names[0]})"
+        )
+        await run.serve(create_app(state), engine, sock, server_config, console.print)
+    finally:
+        process.stop()
+        link.close()
+
+
+def _state(
+    engine: AsyncEngine,
+    config: ServerConfig,
+    names: tuple[str, ...],
+    front: assemble.FrontModel,
+) -> ServerState:
+    from octavo.server.state import ServerState
+    from octavo.tokenizer.chat_template import ChatTemplate
+
+    template = front.tokenizer.chat_template
+    if config.chat_template is not None:
+        try:
+            template = Path(config.chat_template).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"chat_template {config.chat_template}: {error}") from error
+    return ServerState(
+        engine=engine,
+        config=config,
+        model_names=names,
+        generation_defaults=front.generation_defaults,
+        chat_template=ChatTemplate(template, front.tokenizer.special_tokens),
+    )
+
+
+async def _start(engine: AsyncEngine, console: Console) -> EngineInfo:
+    """Waits for the engine, with a bar where somebody can see one."""
+    columns = (
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task("starting", total=1.0)
+        return await engine.start(
+            lambda stage, share: bar.update(task, description=stage, completed=share)
+        )
+
+
+def _print_ledger(console: Console, info: EngineInfo) -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("model", f"{info.model} ({info.spec.architecture}, {info.dtype})")
+    table.add_row("device", f"{info.device}, attention: {info.attention_backend}")
+    for what, amount in info.cache_plan.ledger():
+        table.add_row(what, amount)
+    parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in info.startup_s.items())
+    table.add_row("start", parts)
+    console.print(table)

@@ -1,0 +1,97 @@
+"""Runs an engine behind a link: messages in, steps, messages out.
+
+Idle costs nothing: with no request left the loop blocks on the link.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from octavo.core.errors import EngineError, RequestError
+from octavo.core.info import EngineInfo
+from octavo.core.plan import RequestDelta
+from octavo.core.protocols import Clock
+from octavo.core.request import Request, fork_id
+from octavo.engine.core import Engine
+from octavo.transport.base import EngineEnd
+from octavo.transport.messages import Abort, Failed, Ready, Shutdown, StepDone, Submit, ToEngine
+
+logger = logging.getLogger(__name__)
+
+
+def failure(error: BaseException) -> Failed:
+    """The message that tells the front end why the engine ends."""
+    expected = isinstance(error, EngineError)
+    text = str(error) if expected else f"{type(error).__name__}: {error}"
+    return Failed(text, type(error).__name__ if expected else "EngineDead")
+
+
+class EngineLoop:
+    """Owns the engine's side of a link until `Shutdown` arrives or the engine fails."""
+
+    def __init__(self, engine: Engine, link: EngineEnd, info: EngineInfo, *, clock: Clock) -> None:
+        self._engine = engine
+        self._link = link
+        self._info = info
+        self._clock = clock
+        self._leaving = False
+
+    def run(self) -> None:
+        """Serves until told to leave. An unexpected failure is reported over the link."""
+        self._link.send(Ready(self._info))
+        try:
+            while not self._leaving:
+                self._turn()
+        except Exception as error:
+            logger.exception("the engine cannot go on")
+            self._link.send(failure(error))
+
+    def _turn(self) -> None:
+        """Takes in what has arrived, then runs one step; waits if there is nothing to run."""
+        deltas: list[RequestDelta] = []
+        for message in self._link.receive(0 if self._engine.has_work else None):
+            deltas += self._handle(message)
+        if self._engine.has_work and not self._leaving:
+            stepped, stats = self._engine.step()
+            deltas += stepped
+        elif deltas:
+            stats = self._engine.stats()
+        else:
+            return
+        self._link.send(StepDone(tuple(deltas), stats))
+
+    def _handle(self, message: ToEngine) -> list[RequestDelta]:
+        match message:
+            case Submit():
+                return self._submit(message)
+            case Abort(request_ids):
+                return self._engine.abort(request_ids)
+            case Shutdown():
+                self._leaving = True
+                return self._engine.abort_all()
+
+    def _submit(self, message: Submit) -> list[RequestDelta]:
+        request = Request(
+            request_id=message.request_id,
+            prompt_token_ids=message.prompt_token_ids,
+            params=message.params,
+            seed=message.seed,
+            eos_token_ids=message.eos_token_ids,
+            priority=message.priority,
+            cache_salt=message.cache_salt,
+            arrival_s=self._clock(),
+        )
+        try:
+            self._engine.add(request)
+        except RequestError as error:
+            return [
+                RequestDelta(
+                    request_id=fork_id(message.request_id, index),
+                    finish_reason="error",
+                    error=str(error),
+                    error_kind=type(error).__name__,
+                    error_param=error.param,
+                )
+                for index in range(message.params.n)
+            ]
+        return []

@@ -1,0 +1,1 @@
+"""The OpenAI API: request schemas, response shapes, and a file for each endpoint."""

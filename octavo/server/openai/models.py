@@ -1,0 +1,39 @@
+"""``/v1/models``: what is served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from octavo.server.errors import json_response
+from octavo.server.state import ServerState, state_of
+
+router = APIRouter()
+
+
+@router.get("/v1/models", response_model=None)
+async def list_models(request: Request) -> Response:
+    """Every name that the model is served under."""
+    state = state_of(request)
+    return json_response(
+        {"object": "list", "data": [_card(state, name) for name in state.model_names]}
+    )
+
+
+@router.get("/v1/models/{name:path}", response_model=None)
+async def get_model(name: str, request: Request) -> Response:
+    """One of them."""
+    state = state_of(request)
+    return json_response(_card(state, state.check_model(name)))
+
+
+def _card(state: ServerState, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": state.started,
+        "owned_by": "octavo",
+        "root": state.engine.info.model,
+        "max_model_len": state.max_model_len,
+    }

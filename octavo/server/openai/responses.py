@@ -1,0 +1,119 @@
+"""Response bodies, as msgspec encodes them: whole answers and the chunks of streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from octavo.core.types import FinishReason, TokenId
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """Where prompt tokens came from."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct):
+    """What a request cost, in tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """The older shape: parallel lists, one entry a token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, omit_defaults=True):
+    """A completion, or a piece of one."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: TokenId | str | None = None
+    token_ids: list[TokenId] | None = None
+    prompt_token_ids: list[TokenId] | None = None
+    prompt_logprobs: list[Any] | None = None
+
+
+class TopLogprob(msgspec.Struct):
+    """An alternative at a position."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct):
+    """A token and its alternatives."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """The newer shape: an object a token."""
+
+    content: list[TokenLogprob]
+
+
+class ChatMessage(msgspec.Struct):
+    """An answer."""
+
+    role: str
+    content: str | None
+    refusal: str | None = None
+
+
+class ChatChoice(msgspec.Struct, omit_defaults=True):
+    """An answer and how it ended."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: TokenId | str | None = None
+    token_ids: list[TokenId] | None = None
+
+
+class ChatDelta(msgspec.Struct, omit_defaults=True):
+    """A piece of an answer."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, omit_defaults=True):
+    """A piece of an answer, with its place."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: TokenId | str | None = None
+    token_ids: list[TokenId] | None = None
+
+
+class Envelope(msgspec.Struct, omit_defaults=True):
+    """What surrounds the choices of an answer or of a chunk."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    usage: Usage | None = None
+    prompt_logprobs: list[Any] | None = None
+    prompt_token_ids: list[TokenId] | None = None

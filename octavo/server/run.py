@@ -1,0 +1,100 @@
+"""Runs the application on a socket, and ends it in good order.
+
+The first Ctrl-C or SIGTERM refuses new requests and lets the running ones finish for a while; the
+second aborts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from fastapi import FastAPI
+
+from octavo.core.config import ServerConfig
+from octavo.core.errors import ConfigError
+from octavo.front.async_engine import AsyncEngine
+
+_BACKLOG = 2048
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """A bound socket, so that a port in use is known before a model is loaded.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((config.host, config.port))
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"cannot listen on {config.host} port {config.port}: {error.strerror}; choose another "
+            "--host or --port (0 for a free one)"
+        ) from error
+    return sock
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handling: ours drains first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+
+async def serve(
+    app: FastAPI,
+    engine: AsyncEngine,
+    sock: socket.socket,
+    config: ServerConfig,
+    notify: Callable[[str], None],
+) -> None:
+    """Serves until a signal, then drains and returns."""
+    server = _Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", backlog=_BACKLOG)
+    )
+    stop = asyncio.Event()
+    now = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        (now if stop.is_set() else stop).set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal)
+    running = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        waiter = asyncio.create_task(stop.wait())
+        await asyncio.wait((running, waiter), return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        if not running.done():
+            await _drain(engine, config.drain_timeout_s, now, notify)
+        await engine.shutdown()
+        server.should_exit = True
+        await running
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def _drain(
+    engine: AsyncEngine, timeout_s: float, now: asyncio.Event, notify: Callable[[str], None]
+) -> None:
+    if engine.num_open:
+        notify(
+            f"finishing {engine.num_open} requests, {timeout_s:g} s at most; again to stop at once"
+        )
+    drained = asyncio.create_task(engine.drain(timeout_s))
+    hurry = asyncio.create_task(now.wait())
+    await asyncio.wait((drained, hurry), return_when=asyncio.FIRST_COMPLETED)
+    for task in (drained, hurry):
+        task.cancel()
