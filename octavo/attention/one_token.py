@@ -29,8 +29,8 @@ FREE_PADDING = 32
 """...or this many tokens, which cost less than another group would."""
 LENGTH_MULTIPLE = 16
 """Of padded lengths: whole vectors, so that sums of a row run in the same order in any group."""
-MAX_GROUP_TOKENS = 1 << 17
-"""Padded tokens in a group at most; bounds the temporary memory."""
+MAX_GROUP_BYTES = 64 << 20
+"""Temporary tensors of a group at most; a single row may need more."""
 
 
 class SparseGroup(NamedTuple):
@@ -94,8 +94,12 @@ def gather(cache: Tensor, slots: Tensor, dtype: torch.dtype) -> Tensor:
     return flat.index_select(0, slots).to(dtype).view(-1, *cache.shape[-2:])
 
 
-def similar_lengths(lens: IntArray) -> list[IntArray]:
-    """Splits rows into groups of similar length: indices into ``lens``, longest group first."""
+def similar_lengths(lens: IntArray, max_tokens: int) -> list[IntArray]:
+    """Splits rows into groups of similar length: indices into ``lens``, longest group first.
+
+    Args:
+        max_tokens: in a group when its rows are padded to the longest.
+    """
     order = np.argsort(-lens, kind="stable")
     ordered = lens[order]
     groups = []
@@ -104,7 +108,7 @@ def similar_lengths(lens: IntArray) -> list[IntArray]:
         longest = int(ordered[begin])
         shortest = min(longest - FREE_PADDING, int(longest * (1 - MAX_PADDING)))
         end = int(np.searchsorted(-ordered, -shortest, side="right"))
-        end = min(end, begin + max(1, MAX_GROUP_TOKENS // longest))
+        end = min(end, begin + max(1, max_tokens // longest))
         groups.append(order[begin:end])
         begin = end
     return groups
@@ -115,30 +119,46 @@ def prepare_groups(
 ) -> list[Group]:
     """Groups of all rows of the step that compute one token."""
     rows = np.flatnonzero(layout.query_lens == 1)
-    contexts = layout.context_lens[rows]
-    window = spec.sliding_window
-    lens = contexts if window is None else np.minimum(contexts, window)
-    multiple = min(LENGTH_MULTIPLE, placement.block_size)
+    lens = layout.context_lens[rows]
+    if spec.sliding_window is not None:
+        lens = np.minimum(lens, spec.sliding_window)
+    max_tokens = MAX_GROUP_BYTES // _bytes_per_token(spec, placement, sparse)
     groups: list[Group] = []
-    for members in similar_lengths(lens):
-        group_rows, group_lens = rows[members], lens[members]
-        length = -(-int(group_lens.max()) // multiple) * multiple
-        offsets = np.arange(length)
-        # Positions beyond a row's end repeat its last token, and are masked.
-        within = np.minimum(offsets, group_lens[:, None] - 1)
-        positions = (contexts[members] - group_lens)[:, None] + within
-        blocks = layout.block_tables[group_rows[:, None], positions // placement.block_size]
-        slots = blocks.astype(np.int64) * placement.block_size + positions % placement.block_size
+    for members in similar_lengths(lens, max_tokens):
+        slots = _padded_slots(layout, rows[members], lens[members], placement.block_size)
+        hidden = np.arange(slots.shape[1]) >= lens[members, None]
         mask = None
-        if group_lens.min() < length:
-            hidden = torch.from_numpy(offsets >= group_lens[:, None])
-            mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[:, None]
-        tokens = torch.from_numpy(layout.query_starts[group_rows])
+        if hidden.any():
+            mask = torch.zeros(hidden.shape).masked_fill_(torch.from_numpy(hidden), -torch.inf)
+            mask = mask[:, None]
+        tokens = torch.from_numpy(layout.query_starts[rows[members]])
         if sparse:
             groups.append(_sparse_group(tokens, slots, mask, spec))
         else:
             groups.append(_gathered_group(tokens, slots, mask, placement))
     return groups
+
+
+def _padded_slots(layout: BatchLayout, rows: IntArray, lens: IntArray, block_size: int) -> IntArray:
+    """Slots of the last ``lens`` tokens of these rows, ``[rows, length]``.
+
+    Beyond its own length, a row's last slot is repeated.
+    """
+    multiple = min(LENGTH_MULTIPLE, block_size)
+    length = -(-int(lens.max()) // multiple) * multiple
+    within = np.minimum(np.arange(length), lens[:, None] - 1)
+    positions = (layout.context_lens[rows] - lens)[:, None] + within
+    blocks = layout.block_tables[rows[:, None], positions // block_size].astype(np.int64)
+    slots: IntArray = blocks * block_size + positions % block_size
+    return slots
+
+
+def _bytes_per_token(spec: AttentionSpec, placement: Placement, sparse: bool) -> int:
+    """Temporary memory of one padded token: pattern and scores, or copies of K and V."""
+    if sparse:
+        return spec.num_heads * (2 * 8 + 3 * 4)
+    sizes = placement.kv_dtype.itemsize + placement.dtype.itemsize
+    return 2 * spec.num_kv_heads * spec.head_dim * sizes
 
 
 def _gathered_group(

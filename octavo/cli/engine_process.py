@@ -19,7 +19,9 @@ from octavo.transport.zmq_link import ZmqEngineEnd
 
 
 def _leave_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: its lock, held here, would be in the way when the interpreter ends.
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
     os._exit(0)
 
 

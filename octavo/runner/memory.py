@@ -11,6 +11,7 @@ import torch
 
 from octavo.attention.base import AttentionBackend, BatchLayout, ForwardContext
 from octavo.attention.chunks import MAX_MASK_ELEMENTS
+from octavo.attention.one_token import MAX_GROUP_BYTES
 from octavo.core.model_spec import ModelSpec
 from octavo.core.types import DTYPE_BYTES, DtypeName
 from octavo.models.decoder import Decoder
@@ -35,7 +36,7 @@ def activation_bytes(
     """Peak of temporary tensors in a step of ``max_tokens`` tokens and ``max_rows`` samples.
 
     The largest of: the feed-forward layer, the attention layer with a context as long as the
-    model allows, the norm, and the logits.
+    model allows and a full group of one-token rows, the norm, and the logits.
 
     Args:
         upcast: products run in float32 although ``dtype`` is shorter.
@@ -53,7 +54,7 @@ def activation_bytes(
     rows = min(max_rows, logits_rows(spec.vocab_size))
     logits = rows * spec.vocab_size * 4 * _COPIES_OF_LOGITS
     masks = MAX_MASK_ELEMENTS * _BYTES_PER_MASK_ELEMENT
-    return max(max_tokens * per_token + context, logits) + masks
+    return max(max_tokens * per_token + context + MAX_GROUP_BYTES, logits) + masks
 
 
 def measured_activation_bytes(

@@ -5,14 +5,15 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI, Request, Response
 
 from octavo import __version__
+from octavo.core.errors import EngineDead
 from octavo.metrics.registry import CONTENT_TYPE
 from octavo.server import errors
-from octavo.server.errors import error_body, json_response, kind_of
+from octavo.server.body import JsonRoute
+from octavo.server.errors import TABLE, error_body, json_response
 from octavo.server.openai import chat, completions, models, tokenize
-from octavo.server.sse import ClientGone
 from octavo.server.state import ServerState, state_of
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 
 def create_app(state: ServerState) -> FastAPI:
@@ -22,7 +23,6 @@ def create_app(state: ServerState) -> FastAPI:
     )
     app.state.server = state
     errors.install(app)
-    app.add_exception_handler(ClientGone, _client_gone)
     for part in (router, chat.router, completions.router, models.router, tokenize.router):
         app.include_router(part)
     return app
@@ -34,8 +34,7 @@ async def health(request: Request) -> Response:
     """200 while the engine answers, 503 with the reason when it is gone."""
     engine = state_of(request).engine
     if engine.error is not None:
-        error = engine.error
-        return json_response(error_body(str(error), kind_of(error)), 503)
+        return json_response(error_body(str(engine.error), TABLE[EngineDead]), 503)
     return json_response({"status": "draining" if engine.is_draining else "ok"})
 
 
@@ -49,8 +48,3 @@ async def version() -> Response:
 async def metrics(request: Request) -> Response:
     """Everything that Prometheus wants to know."""
     return Response(state_of(request).engine.metrics.exposition(), media_type=CONTENT_TYPE)
-
-
-async def _client_gone(_request: Request, _error: Exception) -> Response:
-    # Nobody reads it; 499 is what proxies log for a client that closed its request.
-    return Response(status_code=499)

@@ -1,4 +1,8 @@
-"""From exceptions to HTTP: one table, and OpenAI's shape for every error body."""
+"""From exceptions to HTTP: one table, and OpenAI's shape for every error body.
+
+Nothing that a client sends may end in a 500, and nothing that nobody foresaw is shown to a client:
+it is logged, and answered with one fixed sentence.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from octavo.core.errors import (
@@ -18,9 +21,13 @@ from octavo.core.errors import (
     EngineError,
     ExecutorError,
     RequestError,
+    UnsupportedParameter,
 )
 
 logger = logging.getLogger(__name__)
+
+_MAX_MESSAGE = 2000
+"""Characters of an error message; what a client sent may be quoted in it at any length."""
 
 
 class Kind(NamedTuple):
@@ -35,8 +42,19 @@ class UnknownModel(RequestError):
     """The request names a model that this server does not serve."""
 
 
+class UnknownParameter(RequestError):
+    """The request has a field that no version of the API has."""
+
+
+class BodyTooLarge(RequestError):
+    """The request's body is larger than any that could be served."""
+
+
 TABLE: dict[type[EngineError], Kind] = {
     UnknownModel: Kind(404, "invalid_request_error", "model_not_found"),
+    UnknownParameter: Kind(400, "invalid_request_error", "unknown_parameter"),
+    UnsupportedParameter: Kind(400, "invalid_request_error", "unsupported_parameter"),
+    BodyTooLarge: Kind(413, "invalid_request_error", "request_too_large"),
     ContextTooLong: Kind(400, "invalid_request_error", "context_length_exceeded"),
     RequestError: Kind(400, "invalid_request_error"),
     CapacityError: Kind(503, "server_error", "capacity"),
@@ -53,13 +71,19 @@ def kind_of(error: BaseException) -> Kind:
     for base in type(error).__mro__:
         if base in TABLE:
             return TABLE[base]
-    return Kind(500, "server_error")
+    return TABLE[EngineError]
 
 
 def error_body(message: str, kind: Kind, param: str | None = None) -> dict[str, Any]:
-    """OpenAI's error object."""
-    clean = message.encode("utf-8", "replace").decode("utf-8")
-    return {"error": {"message": clean, "type": kind.type, "param": param, "code": kind.code}}
+    """OpenAI's error object. Text that is no valid Unicode is made so, and long text is cut."""
+    return {
+        "error": {
+            "message": _shown(message),
+            "type": kind.type,
+            "param": None if param is None else _shown(param),
+            "code": kind.code,
+        }
+    }
 
 
 def body_of(error: BaseException) -> dict[str, Any]:
@@ -70,50 +94,44 @@ def body_of(error: BaseException) -> dict[str, Any]:
     return error_body("internal error: see the server's log", kind_of(error))
 
 
+def error_response(error: BaseException) -> Response:
+    """The whole answer for an exception."""
+    return json_response(body_of(error), kind_of(error).status)
+
+
 def json_response(body: Any, status: int = 200) -> Response:
     """A JSON response from anything that msgspec encodes."""
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
 def install(app: FastAPI) -> None:
-    """Makes every error of the app come out in OpenAI's shape."""
+    """Makes what the framework itself refuses come out in OpenAI's shape too."""
 
-    async def known(_request: Request, error: Exception) -> Response:
-        return json_response(body_of(error), kind_of(error).status)
-
-    async def invalid(_request: Request, error: Exception) -> Response:
-        message, param = _first_problem(error)
-        return json_response(error_body(message, TABLE[RequestError], param), 400)
-
-    async def http(_request: Request, error: Exception) -> Response:
-        status = getattr(error, "status_code", 500)
-        kind = TABLE[RequestError] if status < 500 else TABLE[EngineError]
-        headers = getattr(error, "headers", None)
-        response = json_response(
-            error_body(str(getattr(error, "detail", error)), kind._replace(status=status)), status
-        )
-        response.headers.update(headers or {})
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class alone
+        status = error.status_code
+        kind = Kind(status, (TABLE[RequestError] if status < 500 else TABLE[EngineError]).type)
+        response = json_response(error_body(_refusal(request, error), kind), status)
+        response.headers.update(error.headers or {})
         return response
 
-    app.add_exception_handler(EngineError, known)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, known)
+    async def unforeseen(_request: Request, error: Exception) -> Response:
+        return error_response(error)
+
+    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(Exception, unforeseen)
 
 
-def _first_problem(error: Exception) -> tuple[str, str | None]:
-    """(message, field) of the first of pydantic's complaints."""
-    problems = error.errors() if isinstance(error, RequestValidationError) else []
-    if not problems:
-        return str(error), None
-    problem = problems[0]
-    where = [str(part) for part in problem["loc"] if part != "body"]
-    if problem["type"] == "json_invalid":
-        reason = problem.get("ctx", {}).get("error", "")
-        return f"the body is not valid JSON: {reason} at character {where[-1]}", None
-    if problem["type"] == "extra_forbidden":
-        return f"unknown parameter {'.'.join(where)!r}", ".".join(where)
-    if problem["type"] == "missing" and not where:
-        return "the body is empty: send a JSON object", None
-    name = ".".join(where)
-    return f"{name or 'body'}: {problem['msg']}", where[0] if where else None
+def _refusal(request: Request, error: HTTPException) -> str:
+    route = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        return f"{route} does not exist here: see /docs for what does"
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow")
+        return f"{route} is not possible" + (f": use {allowed}" if allowed else "")
+    return str(error.detail)
+
+
+def _shown(text: str) -> str:
+    clean = text.encode("utf-8", "replace").decode("utf-8")
+    return clean if len(clean) <= _MAX_MESSAGE else f"{clean[: _MAX_MESSAGE - 1]}…"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
-from fastapi import Request
-from fastapi.responses import StreamingResponse
+from fastapi import Request, Response
+from starlette.types import Receive, Scope, Send
 
 from octavo.server.errors import body_of
 
@@ -25,7 +25,7 @@ class ClientGone(Exception):
 
 def event(data: Any) -> bytes:
     """One event whose data is JSON."""
-    return b"data: " + _encoder.encode(data) + b"\n\n"
+    return b"data: %b\n\n" % _encoder.encode(data)
 
 
 async def or_disconnect(request: Request, work: Awaitable[Result]) -> Result:
@@ -35,50 +35,75 @@ async def or_disconnect(request: Request, work: Awaitable[Result]) -> Result:
         ClientGone: it did.
     """
     task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_disconnected(request))
+    watcher = asyncio.ensure_future(_disconnected(request.receive))
     try:
         await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGone
+        if not task.done():
+            raise ClientGone
+        return task.result()
     finally:
-        for other in (task, watcher):
-            other.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await other
+        await _end(task, watcher)
 
 
-async def stream_response(request: Request, chunks: AsyncIterator[bytes]) -> StreamingResponse:
+async def stream_response(request: Request, chunks: AsyncGenerator[bytes, None]) -> Response:
     """Streams events once the first of them exists, so that an early error still has a status.
 
     A later error becomes an event of its own, and the last one.
     """
-    first = await or_disconnect(request, _next(chunks))
-    return StreamingResponse(
-        _guarded(first, chunks),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
-    )
+    first = await or_disconnect(request, anext(chunks, b""))
+    return _EventStream(first, chunks)
 
 
-async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(chunks, None)
+class _EventStream(Response):
+    """Sends chunks as fast as the client reads them, and closes their source when it leaves.
+
+    While the client's connection is full, nothing more is taken from the source.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: bytes, chunks: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._first = first
+        self._chunks = chunks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sender = asyncio.ensure_future(self._send_all(send))
+        watcher = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait((sender, watcher), return_when=asyncio.FIRST_COMPLETED)
+            if sender.done():
+                sender.result()
+        finally:
+            await _end(sender, watcher)
+
+    async def _send_all(self, send: Send) -> None:
+        async with aclosing(self._chunks):
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            await send({"type": "http.response.body", "body": self._first, "more_body": True})
+            try:
+                async for chunk in self._chunks:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except Exception as error:
+                body = event(body_of(error))
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _guarded(first: bytes | None, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    try:
-        if first is not None:
-            yield first
-        async for chunk in chunks:
-            yield chunk
-    except Exception as error:
-        yield event(body_of(error))
-    finally:
-        close = getattr(chunks, "aclose", None)
-        if close is not None:
-            await close()
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancels what still runs, and waits until it has cleaned up."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
 
-from octavo.core.errors import InvalidParameter, UnsupportedParameter
+from octavo.core.errors import InvalidParameter
 from octavo.front.outputs import CompletionDelta, CompletionOutput, DecodedLogprob
+from octavo.server.body import JsonRoute
 from octavo.server.errors import json_response
 from octavo.server.openai.common import (
     Job,
     UsageCounter,
+    check_options,
     new_id,
     prompt_logprobs_json,
     usage_of,
 )
+from octavo.server.openai.prompts import chat_prompt, off_loop
 from octavo.server.openai.responses import (
     ChatChoice,
     ChatChunkChoice,
@@ -27,11 +30,11 @@ from octavo.server.openai.responses import (
     TopLogprob,
 )
 from octavo.server.openai.sampling import sampling_params
-from octavo.server.openai.schemas import ChatCompletionRequest, Message
+from octavo.server.openai.schemas import ChatCompletionRequest
 from octavo.server.sse import DONE, event, or_disconnect, stream_response
-from octavo.server.state import ServerState, rendered_chat, state_of
+from octavo.server.state import ServerState, state_of
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 KIND = "chat.completion"
 CHUNK = "chat.completion.chunk"
@@ -40,7 +43,8 @@ CHUNK = "chat.completion.chunk"
 @router.post("/v1/chat/completions", response_model=None)
 async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
     """Answers a conversation."""
-    job = make_job(body, state_of(request))
+    size = len(await request.body())
+    job = await off_loop(size, _job, body, state_of(request))
     if body.stream:
         return await stream_response(request, _events(job, body))
     outputs = await or_disconnect(request, job.complete())
@@ -48,63 +52,42 @@ async def chat_completions(body: ChatCompletionRequest, request: Request) -> Res
     answer = job.envelope(
         KIND, [_whole_choice(body, completion) for completion in output.outputs], usage_of(outputs)
     )
-    answer.prompt_logprobs = prompt_logprobs_json(output.prompt_logprobs)
+    answer.prompt_logprobs = prompt_logprobs_json(output.prompt_logprobs, body.prompt_logprobs)
     if body.return_token_ids:
-        answer.prompt_token_ids = list(output.prompt_token_ids)
+        answer.prompt_token_ids = job.prompts[0]
     return json_response(answer)
 
 
-def make_job(body: ChatCompletionRequest, state: ServerState) -> Job:
+def _job(body: ChatCompletionRequest, state: ServerState) -> Job:
     """Checks everything that can be checked before the engine hears of the request."""
     model = state.check_model(body.model)
-    max_tokens = body.max_tokens
-    if body.max_completion_tokens is not None:
-        if max_tokens not in (None, body.max_completion_tokens):
-            raise InvalidParameter(
-                f"max_tokens is {max_tokens} and max_completion_tokens {body.max_completion_tokens}"
-                ": they mean the same; send one",
-                param="max_completion_tokens",
-            )
-        max_tokens = body.max_completion_tokens
-    prompt = rendered_chat(
-        state,
-        plain_messages(body.messages),
-        body.chat_template,
-        add_generation_prompt=body.add_generation_prompt,
-        **(body.chat_template_kwargs or {}),
-    )
-    state.check_prompt(prompt, "messages")
+    check_options(body)
+    max_tokens = _max_tokens(body)
+    prompts = [chat_prompt(body.messages, body, state)]
     params = sampling_params(
         body,
         state,
-        prompt_tokens=len(prompt),
+        prompts,
         max_tokens=max_tokens,
-        logprobs=_num_logprobs(body),
+        logprobs=("top_logprobs", _num_logprobs(body)),
+        prompt_logprobs=body.prompt_logprobs,
     )
     return Job(
-        state=state, body=body, model=model, prompts=[prompt], params=params, id=new_id("chatcmpl")
+        state=state, body=body, model=model, prompts=prompts, params=params, id=new_id("chatcmpl")
     )
 
 
-def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as chat templates expect them: text parts joined.
-
-    Raises:
-        UnsupportedParameter: a message has tool calls.
-    """
-    plain = []
-    for message in messages:
-        if message.model_extra and message.model_extra.get("tool_calls"):
-            raise UnsupportedParameter(
-                "messages with tool_calls are not supported by this server", param="messages"
-            )
-        content = message.content
-        if isinstance(content, list):
-            content = "".join(part.text for part in content)
-        plain.append(
-            {"role": message.role, **(message.model_extra or {}), "content": content or ""}
+def _max_tokens(body: ChatCompletionRequest) -> tuple[str, int | None]:
+    """The limit of the output, and which of its two names was used."""
+    old, new = body.max_tokens, body.max_completion_tokens
+    if new is None:
+        return "max_tokens", old
+    if old not in (None, new):
+        raise InvalidParameter(
+            f"max_tokens is {old} and max_completion_tokens is {new}: they mean the same; send one",
+            param="max_completion_tokens",
         )
-    return plain
+    return "max_completion_tokens", new
 
 
 def _num_logprobs(body: ChatCompletionRequest) -> int | None:
@@ -126,25 +109,34 @@ def _whole_choice(body: ChatCompletionRequest, completion: CompletionOutput) -> 
     )
 
 
-async def _events(job: Job, body: ChatCompletionRequest) -> AsyncIterator[bytes]:
-    """The stream of one request: roles, pieces, then perhaps usage, then the end mark."""
-    counter = UsageCounter(job.prompts)
-    options = body.stream_options
-    every = bool(options and options.continuous_usage_stats)
+async def _events(job: Job, body: ChatCompletionRequest) -> AsyncGenerator[bytes, None]:
+    """The stream of one request: roles, pieces, then perhaps usage, then the end mark.
+
+    Everything that came at the same time goes out in one piece.
+    """
+    counter = UsageCounter(job)
     begun = False
-    async for number, deltas in job.stream():
-        counter.add(number, deltas)
-        usage = counter.usage if every else None
-        if not begun:
-            begun = True
-            for index in range(job.params.n):
-                opening = ChatChunkChoice(index, ChatDelta("assistant", ""), None, None)
-                yield event(job.envelope(CHUNK, [opening], usage))
-        for delta in deltas:
-            yield event(job.envelope(CHUNK, [_chunk(body, delta)], usage))
-    if options and options.include_usage:
-        yield event(job.envelope(CHUNK, [], counter.usage))
-    yield DONE
+    async with aclosing(job.stream()) as stream:
+        async for news in stream:
+            counter.add(news)
+            events = []
+            if not begun:
+                begun = True
+                events += [_opening(job, body, index, counter) for index in range(job.params.n)]
+            for delta in news[1]:
+                chunk = job.envelope(CHUNK, [_chunk(body, delta)], counter.so_far)
+                events.append(event(chunk))
+            yield b"".join(events)
+    last = event(job.envelope(CHUNK, [], counter.total)) if counter.is_wanted else b""
+    yield last + DONE
+
+
+def _opening(job: Job, body: ChatCompletionRequest, index: int, counter: UsageCounter) -> bytes:
+    choice = ChatChunkChoice(index, ChatDelta("assistant", ""), None, None)
+    chunk = job.envelope(CHUNK, [choice], counter.so_far)
+    if body.return_token_ids:
+        chunk.prompt_token_ids = job.prompts[0]
+    return event(chunk)
 
 
 def _chunk(body: ChatCompletionRequest, delta: CompletionDelta) -> ChatChunkChoice:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, TypeVar, cast
 
-from octavo.core.errors import ExecutorError
+from octavo.core.errors import ExecutorError, InvalidParameter, UnsupportedParameter
 from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
 from octavo.front.outputs import CompletionDelta, DecodedLogprob, RequestOutput
 from octavo.server.openai.responses import Envelope, PromptTokensDetails, Usage
 from octavo.server.openai.schemas import SamplingBody
 from octavo.server.state import ServerState
+
+Result = TypeVar("Result")
+News: TypeAlias = tuple[int, list[CompletionDelta]]
+"""The number of a prompt, and what came of it."""
+Stream: TypeAlias = AsyncGenerator[list[CompletionDelta], None]
+"""What came of one prompt, as it comes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,79 +44,104 @@ class Job:
         """An answer or chunk around ``choices``."""
         return Envelope(self.id, kind, self.created, self.model, choices, usage)
 
-    def _options(self, index: int) -> dict[str, Any]:
+    def _options(self, number: int) -> dict[str, Any]:
         return {
-            "request_id": f"{self.id}-{index}",
-            "priority": self.body.priority,
-            "cache_salt": self.body.cache_salt,
+            "request_id": f"{self.id}-{number}",
+            "priority": self.body.priority or 0,
+            "cache_salt": self.body.cache_salt or "",
         }
 
     async def complete(self) -> list[RequestOutput]:
-        """All prompts' outputs, in order."""
+        """All prompts' outputs, in order. The first error ends all of them."""
+        self.state.check_alive()
         engine = self.state.engine
-        tasks = [
-            asyncio.ensure_future(engine.complete(prompt, self.params, **self._options(index)))
-            for index, prompt in enumerate(self.prompts)
-        ]
-        try:
-            outputs = list(await asyncio.gather(*tasks))
-        finally:  # the first failure ends the others
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        outputs = await _all(
+            [
+                engine.complete(prompt, self.params, **self._options(number))
+                for number, prompt in enumerate(self.prompts)
+            ]
+        )
         for output in outputs:
             for completion in output.outputs:
                 if completion.error is not None:
                     raise ExecutorError(completion.error)
         return outputs
 
-    async def stream(self) -> AsyncIterator[tuple[int, list[CompletionDelta]]]:
-        """(prompt, what came) of all prompts as it comes."""
+    async def stream(self) -> AsyncGenerator[News, None]:
+        """What comes of all prompts, as it comes. The first error ends all of them."""
+        self.state.check_alive()
         engine = self.state.engine
         streams = [
-            engine.generate(prompt, self.params, **self._options(index))
-            for index, prompt in enumerate(self.prompts)
+            cast(Stream, engine.generate(prompt, self.params, **self._options(number)))
+            for number, prompt in enumerate(self.prompts)
         ]
-        async for index, deltas in _merge(streams):
-            for delta in deltas:
-                if delta.error is not None:
-                    raise ExecutorError(delta.error)
-            yield index, deltas
+        async with aclosing(_merge(streams)) as merged:
+            async for news in merged:
+                for delta in news[1]:
+                    if delta.error is not None:
+                        raise ExecutorError(delta.error)
+                yield news
+
+
+def check_options(body: SamplingBody) -> None:
+    """Refuses what contradicts itself, or would be ignored.
+
+    Raises:
+        RequestError: names the parameter.
+    """
+    if body.stream_options is not None and not body.stream:
+        raise InvalidParameter(
+            "stream_options is set, but stream is not true", param="stream_options"
+        )
+    if body.stream and body.prompt_logprobs is not None:
+        raise UnsupportedParameter(
+            "prompt_logprobs cannot be streamed: set stream to false", param="prompt_logprobs"
+        )
 
 
 class UsageCounter:
     """Adds up the tokens of a stream."""
 
-    def __init__(self, prompts: Sequence[Sequence[TokenId]]) -> None:
-        self._prompt_tokens = sum(map(len, prompts))
+    def __init__(self, job: Job) -> None:
+        options = job.body.stream_options
+        self.is_continuous = options is not None and options.continuous_usage_stats
+        """Whether every chunk carries the sum so far."""
+        self.is_wanted = options is not None and options.include_usage
+        """Whether a last chunk carries the sum."""
+        self._prompt_tokens = sum(map(len, job.prompts))
         self._cached: dict[int, int] = {}
         self._generated = 0
 
-    def add(self, prompt: int, deltas: Sequence[CompletionDelta]) -> None:
+    def add(self, news: News) -> None:
         """Takes in a piece of a stream."""
+        number, deltas = news
         for delta in deltas:
             self._generated += len(delta.token_ids)
             if delta.num_cached_tokens is not None and delta.index == 0:
-                self._cached[prompt] = delta.num_cached_tokens
+                self._cached[number] = delta.num_cached_tokens
 
     @property
-    def usage(self) -> Usage:
+    def total(self) -> Usage:
         """The sum so far."""
-        return make_usage(self._prompt_tokens, self._generated, sum(self._cached.values()))
+        return _usage(self._prompt_tokens, self._generated, sum(self._cached.values()))
 
-
-def make_usage(prompt_tokens: int, generated: int, cached: int) -> Usage:
-    """A usage object."""
-    return Usage(prompt_tokens, generated, prompt_tokens + generated, PromptTokensDetails(cached))
+    @property
+    def so_far(self) -> Usage | None:
+        """The sum so far if every chunk carries it."""
+        return self.total if self.is_continuous else None
 
 
 def usage_of(outputs: Sequence[RequestOutput]) -> Usage:
     """What whole outputs cost; each prompt counts once, however many completions it has."""
-    return make_usage(
+    return _usage(
         sum(len(output.prompt_token_ids) for output in outputs),
         sum(len(c.token_ids) for output in outputs for c in output.outputs),
         sum(output.num_cached_tokens for output in outputs),
     )
+
+
+def _usage(prompt_tokens: int, generated: int, cached: int) -> Usage:
+    return Usage(prompt_tokens, generated, prompt_tokens + generated, PromptTokensDetails(cached))
 
 
 def new_id(prefix: str) -> str:
@@ -119,10 +150,10 @@ def new_id(prefix: str) -> str:
 
 
 def prompt_logprobs_json(
-    logprobs: Sequence[DecodedLogprob | None] | None,
+    logprobs: Sequence[DecodedLogprob | None] | None, num_top: int | None
 ) -> list[dict[str, Any] | None] | None:
     """Log-probabilities of a prompt: for each token, candidates by id."""
-    if logprobs is None:
+    if logprobs is None or num_top is None:
         return None
     return [
         None
@@ -133,34 +164,43 @@ def prompt_logprobs_json(
                 "rank": item.rank,
                 "decoded_token": item.text,
             }
-            for item in (*entry.top, entry)
+            for item in (*entry.top[:num_top], entry)
         }
         for entry in logprobs
     ]
 
 
-async def _merge(
-    streams: Sequence[AsyncIterator[list[CompletionDelta]]],
-) -> AsyncIterator[tuple[int, list[CompletionDelta]]]:
+async def _all(works: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Results in order. When one fails the others are cancelled, and its error is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[News, None]:
     """Items of several streams as they come; the first error ends them all."""
     if len(streams) == 1:
-        async with contextlib.aclosing(streams[0]) as only:  # type: ignore[type-var]
+        async with aclosing(streams[0]) as only:
             async for deltas in only:
                 yield 0, deltas
         return
     # One place: a slow client holds back the pumps, and what piles up is joined by the engine.
-    queue: asyncio.Queue[tuple[int, list[CompletionDelta]] | Exception | None] = asyncio.Queue(1)
+    queue: asyncio.Queue[News | Exception | None] = asyncio.Queue(1)
 
-    async def pump(index: int, stream: AsyncIterator[list[CompletionDelta]]) -> None:
+    async def pump(number: int, stream: Stream) -> None:
         try:
-            async with contextlib.aclosing(stream) as items:  # type: ignore[type-var]
+            async with aclosing(stream) as items:
                 async for deltas in items:
-                    await queue.put((index, deltas))
+                    await queue.put((number, deltas))
             await queue.put(None)
         except Exception as error:
             await queue.put(error)
 
-    tasks = [asyncio.create_task(pump(index, stream)) for index, stream in enumerate(streams)]
+    tasks = [asyncio.create_task(pump(number, stream)) for number, stream in enumerate(streams)]
     try:
         num_open = len(tasks)
         while num_open:

@@ -6,10 +6,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from octavo.server.body import JsonRoute
 from octavo.server.errors import json_response
 from octavo.server.state import ServerState, state_of
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 
 @router.get("/v1/models", response_model=None)

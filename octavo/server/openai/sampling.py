@@ -2,72 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from octavo.core.errors import ContextTooLong, InvalidParameter
 from octavo.core.params import SamplingParams
+from octavo.core.types import TokenId
 from octavo.server.openai.schemas import SamplingBody
 from octavo.server.state import ServerState
 
-_SPECIAL = frozenset({"logprobs", "max_tokens", "logit_bias", "bad_words_token_ids"})
+MAX_COMPLETIONS = 1024
+"""Of one HTTP request, over all its prompts."""
+
+_SPECIAL = frozenset(
+    {"logprobs", "prompt_logprobs", "max_tokens", "logit_bias", "bad_words_token_ids"}
+)
 _SAME_NAME = tuple(item.name for item in fields(SamplingParams) if item.name not in _SPECIAL)
+_MAX_ID_DIGITS = 10
 
 
 def sampling_params(
     body: SamplingBody,
     state: ServerState,
+    prompts: Sequence[Sequence[TokenId]],
     *,
-    prompt_tokens: int,
-    max_tokens: int | None,
-    logprobs: int | None,
+    max_tokens: tuple[str, int | None],
+    logprobs: tuple[str, int | None],
+    prompt_logprobs: int | None,
 ) -> SamplingParams:
     """What the client asked for, on top of what the model recommends.
 
     Args:
-        prompt_tokens: of the longest prompt of the request.
-        max_tokens: None for as many as the context holds.
-        logprobs: alternatives a position; None for no log-probabilities.
+        max_tokens: the parameter that says it, and how many; None for what the context holds.
+        logprobs: the parameter that says it, and the alternatives a position; None for none.
 
     Raises:
         InvalidParameter: a value is out of range.
         ContextTooLong: prompt and output together exceed the context.
     """
-    room = state.max_model_len - prompt_tokens
-    if max_tokens is not None and max_tokens > room:
-        raise ContextTooLong(
-            f"this model's context is {state.max_model_len} tokens, but the request needs "
-            f"{prompt_tokens + max_tokens}: {prompt_tokens} for the prompt and {max_tokens} for "
-            f"the output; ask for {room} or less",
-            param="max_tokens",
-        )
-    _check_alternatives(state, logprobs=logprobs, prompt_logprobs=body.prompt_logprobs)
-    given: dict[str, Any] = dict(state.generation_defaults)
+    longest = max(map(len, prompts))
+    room = state.max_model_len - longest
+    _check_room(state, longest, *max_tokens)
+    for name, value in (logprobs, ("prompt_logprobs", prompt_logprobs)):
+        _check_alternatives(state, name, value)
+    given: dict[str, Any] = {
+        name: value for name, value in state.generation_defaults.items() if name in _SAME_NAME
+    }
     for name in _SAME_NAME:
         value = getattr(body, name, None)
         if value is not None:
             given[name] = value
-    return SamplingParams(
+    params = SamplingParams(
         **given,
-        max_tokens=room if max_tokens is None else max_tokens,
-        logprobs=logprobs,
+        max_tokens=room if max_tokens[1] is None else max_tokens[1],
+        logprobs=logprobs[1],
+        prompt_logprobs=prompt_logprobs,
         logit_bias=_logit_bias(body.logit_bias or {}),
     )
+    if params.n * len(prompts) > MAX_COMPLETIONS:
+        raise InvalidParameter(
+            f"{len(prompts)} prompts with n = {params.n} ask for {params.n * len(prompts)} "
+            f"completions: ask for {MAX_COMPLETIONS} or less at a time",
+            param="n",
+        )
+    return params
 
 
-def _check_alternatives(state: ServerState, **wanted: int | None) -> None:
+def _check_room(state: ServerState, prompt_tokens: int, name: str, wanted: int | None) -> None:
+    if wanted is None:
+        return
+    if wanted < 1:
+        raise InvalidParameter(f"{name} is {wanted}: use 1 or more", param=name)
+    room = state.max_model_len - prompt_tokens
+    if wanted > room:
+        raise ContextTooLong(
+            f"this model's context is {state.max_model_len} tokens, but the request needs "
+            f"{prompt_tokens + wanted}: {prompt_tokens} for the prompt and {wanted} for the "
+            f"output; with this prompt, use a {name} of {room} or less",
+            param=name,
+        )
+
+
+def _check_alternatives(state: ServerState, name: str, value: int | None) -> None:
     limit = state.config.max_logprobs
-    for name, value in wanted.items():
-        if value is not None and not 0 <= value <= limit:
-            raise InvalidParameter(
-                f"{name} asks for {value} alternatives: this server gives 0 to {limit}", param=name
-            )
+    if value is not None and not 0 <= value <= limit:
+        raise InvalidParameter(
+            f"{name} asks for {value} alternatives: this server gives 0 to {limit}", param=name
+        )
 
 
-def _logit_bias(given: dict[str, float]) -> dict[int, float]:
+def _logit_bias(given: dict[str, float]) -> dict[TokenId, float]:
     biases = {}
     for token, bias in given.items():
-        if not (token.isascii() and token.isdigit() and len(token) <= 10):
+        if not (token.isascii() and token.isdigit() and len(token) <= _MAX_ID_DIGITS):
             raise InvalidParameter(
                 f"logit_bias has the key {token!r}: use token ids", param="logit_bias"
             )

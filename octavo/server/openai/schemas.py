@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from octavo.core.errors import UnsupportedParameter
+from octavo.server.complaints import unknown, unsupported
 
 _NOT_YET: dict[str, tuple[Any, ...]] = {
     "audio": (),
@@ -15,7 +16,8 @@ _NOT_YET: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "parallel_tool_calls": (True,),
     "prediction": (),
-    "reasoning_effort": (),
+    "prompt_cache_retention": ("in_memory", "in-memory"),
+    "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
@@ -35,21 +37,55 @@ class _Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unsupported(cls, data: Any) -> Any:
+    def _refuse_by_name(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        found = [name for name in cls.unsupported if name in data]
-        for name in found:
-            value = data[name]
-            if value is not None and not any(value == nothing for nothing in cls.unsupported[name]):
-                raise UnsupportedParameter(
-                    f"{name} is not supported by this server: leave it out", param=name
-                )
-        return {name: value for name, value in data.items() if name not in found}
+        others = [name for name in data if name not in cls.model_fields]
+        for name in others:
+            if name not in cls.unsupported:
+                raise unknown(name, cls.model_fields)
+            if data[name] is not None and data[name] not in cls.unsupported[name]:
+                raise unsupported(name)
+        return {name: data[name] for name in data if name not in others} if others else data
+
+
+def _text_or_list(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "~text"
+    return "~list" if isinstance(value, list) else None
+
+
+def _prompt_form(value: Any) -> str | None:
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, list):
+        return "~prompts"
+    return "~tokens" if isinstance(first, int) else _text_or_list(value)
+
+
+def _form(choose: Callable[[Any], str | None], wanted: str) -> Discriminator:
+    """Picks the union's member by the value's form, so that complaints are about that one."""
+    return Discriminator(
+        choose, custom_error_type="wrong_form", custom_error_message=f"use {wanted}"
+    )
+
+
+Strings = Annotated[
+    Annotated[str, Tag("~text")] | Annotated[list[str], Tag("~list")],
+    _form(_text_or_list, "a string or a list of strings"),
+]
+Prompt = Annotated[
+    Annotated[str, Tag("~text")]
+    | Annotated[list[str], Tag("~list")]
+    | Annotated[list[int], Tag("~tokens")]
+    | Annotated[list[list[int]], Tag("~prompts")],
+    _form(_prompt_form, "a string, a list of token ids, or a list of either"),
+]
 
 
 class StreamOptions(_Body):
     """What a stream tells besides its text."""
+
+    unsupported = {"include_obfuscation": (False,)}
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -61,19 +97,23 @@ class SamplingBody(_Body):
     unsupported = _NOT_YET
 
     model: str | None = None
-    stream: bool = False
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     n: int | None = None
-    stop: str | list[str] | None = None
+    stop: Strings | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: int | None = None
     user: str | None = Field(None, description="Has no effect.")
-    metadata: dict[str, str] | None = Field(None, description="Has no effect.")
+    safety_identifier: str | None = Field(None, description="Has no effect.")
+    prompt_cache_key: str | None = Field(
+        None, description="Has no effect: equal prefixes are found without it."
+    )
+    metadata: dict[str, str] | None = Field(None, description="Has no effect: nothing is stored.")
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
@@ -86,19 +126,19 @@ class SamplingBody(_Body):
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     prompt_logprobs: int | None = None
-    priority: int = 0
-    cache_salt: str = ""
-    return_token_ids: bool = False
+    priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)
+    cache_salt: str | None = None
+    return_token_ids: bool | None = None
 
 
 class CompletionRequest(SamplingBody):
     """Body of ``/v1/completions``."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
-    echo: bool = False
+    prompt: Prompt
+    add_special_tokens: bool | None = None
+    echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
-    add_special_tokens: bool = True
 
 
 class TextPart(_Body):
@@ -107,37 +147,55 @@ class TextPart(_Body):
     type: Literal["text"]
     text: str
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_other_media(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(kind := data.get("type"), str) and kind != "text":
+            raise unsupported("type", f"is {kind!r}: this model takes parts of type 'text' only")
+        return data
 
-class Message(BaseModel):
-    """One message of a chat; fields beyond these go to the chat template as they are."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+class Message(_Body):
+    """One message of a conversation."""
+
+    unsupported = {"tool_calls": ([],), "function_call": (), "audio": (), "refusal": ("",)}
 
     role: str
-    content: str | list[TextPart] | None = None
+    content: Annotated[
+        Annotated[str, Tag("~text")] | Annotated[list[TextPart], Tag("~list")],
+        _form(_text_or_list, "a string or a list of text parts"),
+    ]
+    name: str | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = Field(
+        None, description="What the assistant thought before it answered."
+    )
 
 
-class ChatCompletionRequest(SamplingBody):
+class TemplateBody(_Body):
+    """How a conversation becomes a prompt."""
+
+    add_generation_prompt: bool | None = None
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class ChatCompletionRequest(TemplateBody, SamplingBody):
     """Body of ``/v1/chat/completions``."""
 
     messages: list[Message]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    add_generation_prompt: bool = True
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
 
 
-class TokenizeRequest(_Body):
-    """Body of ``/tokenize``: text, or the messages of a chat."""
+class TokenizeRequest(TemplateBody):
+    """Body of ``/tokenize``: text, or the messages of a conversation."""
 
     model: str | None = None
     prompt: str | None = None
     messages: list[Message] | None = None
-    add_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
-    return_token_strs: bool = False
+    return_token_strs: bool | None = None
 
 
 class DetokenizeRequest(_Body):

@@ -7,12 +7,14 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from octavo.core.errors import InvalidParameter
+from octavo.core.types import TokenId
+from octavo.server.body import JsonRoute
 from octavo.server.errors import json_response
-from octavo.server.openai.chat import plain_messages
+from octavo.server.openai.prompts import encode_chat, off_loop
 from octavo.server.openai.schemas import DetokenizeRequest, TokenizeRequest
-from octavo.server.state import rendered_chat, state_of
+from octavo.server.state import ServerState, state_of
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 
 @router.post("/tokenize", response_model=None)
@@ -20,26 +22,27 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """Token ids of a text, or of a conversation as the model would see it."""
     state = state_of(request)
     state.check_model(body.model)
-    tokenizer = state.engine.tokenizer
-    if (body.prompt is None) == (body.messages is None):
-        raise InvalidParameter("send either prompt or messages", param="prompt")
-    if body.messages is not None:
-        messages = plain_messages(body.messages)
-        options = {"add_generation_prompt": body.add_generation_prompt}
-        tokens = rendered_chat(state, messages, None, **options)
-    else:
-        add = True if body.add_special_tokens is None else body.add_special_tokens
-        tokens = tokenizer.encode(body.prompt or "", add)
+    tokens = await off_loop(len(await request.body()), _tokens, body, state)
     answer: dict[str, Any] = {
         "count": len(tokens),
         "max_model_len": state.max_model_len,
         "tokens": tokens,
     }
     if body.return_token_strs:
-        answer["token_strs"] = [
-            tokenizer.token_bytes(token).decode("utf-8", "replace") for token in tokens
-        ]
+        spell = state.engine.tokenizer.token_bytes
+        answer["token_strs"] = [spell(token).decode("utf-8", "replace") for token in tokens]
     return json_response(answer)
+
+
+def _tokens(body: TokenizeRequest, state: ServerState) -> list[TokenId]:
+    if body.messages is not None and body.prompt is None:
+        return encode_chat(body.messages, body, state)
+    if body.prompt is None or body.messages is not None:
+        raise InvalidParameter("send either prompt or messages", param="prompt")
+    for name in ("add_generation_prompt", "chat_template_kwargs"):
+        if getattr(body, name) is not None:
+            raise InvalidParameter(f"{name} needs messages: leave it out", param=name)
+    return state.engine.tokenizer.encode(body.prompt, body.add_special_tokens is not False)
 
 
 @router.post("/detokenize", response_model=None)
@@ -47,11 +50,8 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     """The text of token ids, special tokens included."""
     state = state_of(request)
     state.check_model(body.model)
-    vocab = state.engine.info.spec.vocab_size
-    wrong = next((token for token in body.tokens if not 0 <= token < vocab), None)
-    if wrong is not None:
-        raise InvalidParameter(
-            f"tokens has id {wrong}: this model's are 0 to {vocab - 1}", param="tokens"
-        )
-    text = state.engine.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    state.check_token_ids(body.tokens, "tokens")
+    text = await off_loop(
+        len(await request.body()), state.engine.tokenizer.decode, body.tokens, False
+    )
     return json_response({"prompt": text})

@@ -1,0 +1,108 @@
+"""Request bodies: bytes of a client to JSON values, with an error that says what is wrong.
+
+`JsonRoute` is the route class of every endpoint: it reads the body by these rules, and turns every
+exception that an endpoint raises into its answer. The types of fields are `openai/schemas`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from email.message import Message
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic_core import from_json
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from octavo.core.errors import InvalidParameter
+from octavo.server.complaints import complaint
+from octavo.server.errors import BodyTooLarge, error_response
+from octavo.server.sse import ClientGone
+
+MAX_BODY_BYTES = 64 << 20
+_CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that left; nobody reads it
+
+
+class _ReadRequest(Request):
+    """A request whose body has been read and decoded."""
+
+    raw: bytes
+    value: Any
+
+    async def body(self) -> bytes:
+        """The body."""
+        return self.raw
+
+    async def json(self) -> Any:
+        """The body's value."""
+        return self.value
+
+
+class JsonRoute(APIRoute):
+    """A route with a JSON body, or none, that answers every error in OpenAI's shape."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See `APIRoute.get_route_handler`."""
+        handler = super().get_route_handler()
+        has_body = self.body_field is not None
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await handler(await _read(request) if has_body else request)
+            except HTTPException:
+                raise
+            except RequestValidationError as error:
+                return error_response(complaint(error))
+            except (ClientGone, ClientDisconnect):
+                return Response(status_code=_CLIENT_CLOSED_REQUEST)
+            except Exception as error:
+                return error_response(error)
+
+        return handle
+
+
+async def _read(request: Request) -> Request:
+    _check_content_type(request.headers.get("content-type"))
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise BodyTooLarge(f"the body is larger than {MAX_BODY_BYTES >> 20} MiB: send less")
+    read = _ReadRequest(request.scope, request.receive)
+    read.raw = b"".join(chunks)
+    read.value = decode_json(read.raw)
+    return read
+
+
+def decode_json(raw: bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        InvalidParameter: it is none: empty, malformed, no UTF-8, nested too deep, or with numbers
+            or characters that JSON does not have.
+    """
+    if not raw.strip():
+        raise InvalidParameter("the body is empty: send a JSON object")
+    try:
+        return from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidParameter(f"the body is not valid JSON: {error}") from None
+
+
+def _check_content_type(value: str | None) -> None:
+    message = Message()
+    message["content-type"] = value or "none"
+    kind = message.get_content_type()
+    is_json = kind.startswith("application/") and kind.rpartition("/")[2].split("+")[-1] == "json"
+    if not is_json:
+        raise InvalidParameter(
+            f"the body's content type is {value or 'missing'}: send JSON, with "
+            "Content-Type: application/json"
+        )
+    charset = message.get_content_charset("utf-8").lower()
+    if charset not in ("utf-8", "utf8", "us-ascii"):
+        raise InvalidParameter(f"the body's charset is {charset!r}: JSON is UTF-8")

@@ -1,0 +1,127 @@
+"""From what a client wrote to the token ids that the model sees, with the limits checked.
+
+Pure functions of a request and the server's state: a large request runs them in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from octavo.core.errors import ContextTooLong, InvalidParameter
+from octavo.core.types import TokenId
+from octavo.server.openai.schemas import CompletionRequest, Message, TemplateBody
+from octavo.server.state import ServerState
+
+Result = TypeVar("Result")
+
+MAX_PROMPTS = 1024
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+_TEMPLATE_NAMES = frozenset(
+    {"self", "messages", "tools", "documents", "add_generation_prompt", "raise_exception"}
+)
+_QUICK_BYTES = 16 << 10
+"""Bodies up to this size take about a millisecond: not worth a thread."""
+
+
+async def off_loop(num_bytes: int, work: Callable[..., Result], *args: Any) -> Result:
+    """Runs ``work`` in a thread if the request is so large that others would wait for it."""
+    if num_bytes <= _QUICK_BYTES:
+        return work(*args)
+    return await asyncio.to_thread(work, *args)
+
+
+def encode_prompts(body: CompletionRequest, state: ServerState) -> list[list[TokenId]]:
+    """The prompt field, in any of its four forms, as token ids of each prompt.
+
+    Raises:
+        RequestError: there is no prompt, or one of them cannot be served.
+    """
+    prompt, tokenizer = body.prompt, state.engine.tokenizer
+    special = body.add_special_tokens is not False
+    if isinstance(prompt, str):
+        prompts = [tokenizer.encode(prompt, special)]
+    elif prompt and isinstance(prompt[0], int):
+        prompts = [prompt]
+    elif not 1 <= len(prompt) <= MAX_PROMPTS:
+        raise InvalidParameter(
+            f"prompt is a list of {len(prompt)} prompts: send 1 to {MAX_PROMPTS}", param="prompt"
+        )
+    elif isinstance(prompt[0], str):
+        prompts = tokenizer.encode_batch(prompt, special)
+    else:
+        prompts = cast("list[list[TokenId]]", prompt)
+    for number, token_ids in enumerate(prompts):
+        _check(token_ids, "prompt" if len(prompts) == 1 else f"prompt[{number}]", state)
+    return prompts
+
+
+def encode_chat(
+    messages: Sequence[Message], body: TemplateBody, state: ServerState
+) -> list[TokenId]:
+    """A conversation as token ids, of any length.
+
+    Raises:
+        RequestError: there is no message, or the model's template cannot express them.
+    """
+    if not messages:
+        raise InvalidParameter("messages is empty: send at least one", param="messages")
+    variables = body.chat_template_kwargs or {}
+    taken = next((name for name in variables if name in _TEMPLATE_NAMES), None)
+    if taken is not None:
+        raise InvalidParameter(
+            f"chat_template_kwargs has {taken!r}, which is set by other parameters: leave it out",
+            param="chat_template_kwargs",
+        )
+    text = state.chat_template.render(
+        [_plain(message, index, state) for index, message in enumerate(messages)],
+        add_generation_prompt=body.add_generation_prompt is not False,
+        **variables,
+    )
+    # Templates spell out the special tokens, so that adding them is the exception.
+    return state.engine.tokenizer.encode(text, body.add_special_tokens is True)
+
+
+def chat_prompt(messages: Sequence[Message], body: TemplateBody, state: ServerState) -> list[int]:
+    """A conversation as token ids that the model can answer.
+
+    Raises:
+        RequestError: as `encode_chat`, or the conversation is too long.
+    """
+    token_ids = encode_chat(messages, body, state)
+    _check(token_ids, "messages", state)
+    return token_ids
+
+
+def _plain(message: Message, index: int, state: ServerState) -> dict[str, Any]:
+    """A message as templates expect it: text parts joined, and no field that was not sent."""
+    role, source = message.role, state.chat_template.source or ""
+    if role == "developer" and "developer" not in source:
+        role = "system"  # the newer word for it, which most templates do not know
+    elif role not in _ROLES and f"'{role}'" not in source and f'"{role}"' not in source:
+        raise InvalidParameter(
+            f"messages[{index}].role is {role!r}: use system, user, assistant or tool",
+            param=f"messages[{index}].role",
+        )
+    content = message.content
+    if not isinstance(content, str):
+        content = "".join(part.text for part in content)
+    others = message.model_dump(
+        include={"name", "tool_call_id", "reasoning_content"}, exclude_none=True
+    )
+    return {"role": role, "content": content, **others}
+
+
+def _check(token_ids: Sequence[TokenId], param: str, state: ServerState) -> None:
+    """Refuses prompts that no request could be made of."""
+    if not token_ids:
+        raise InvalidParameter(f"{param} is empty: send at least one token", param=param)
+    state.check_token_ids(token_ids, param)
+    limit = state.max_model_len
+    if len(token_ids) + 1 > limit:
+        raise ContextTooLong(
+            f"{param} has {len(token_ids)} tokens, and one token of output needs room too, but "
+            f"this model's context is {limit} tokens: shorten it to {limit - 1} or less",
+            param=param,
+        )
