@@ -1,0 +1,315 @@
+"""An engine that needs no model: the engine's side of a link, scripted.
+
+It answers a prompt with the prompt's own tokens, over and over, one token a completion and step. So
+what a client should get is known in advance, and everything between the link and the client's
+socket is the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from support.vocabularies import byte_level_metadata
+
+from octavo.core.cache_plan import CachePlan, MemoryUse
+from octavo.core.config import ServerConfig
+from octavo.core.errors import EngineDead
+from octavo.core.info import EngineInfo
+from octavo.core.model_spec import ModelSpec
+from octavo.core.plan import RequestDelta, TokenLogprobs
+from octavo.core.request import fork_id
+from octavo.front.async_engine import AsyncEngine
+from octavo.metrics.registry import EngineMetrics
+from octavo.metrics.stats import CacheStats, StepStats
+from octavo.server.app import create_app
+from octavo.server.state import ServerState
+from octavo.tokenizer.chat_template import ChatTemplate
+from octavo.tokenizer.gguf import tokenizer_from_gguf
+from octavo.tokenizer.tokenizer import Tokenizer
+from octavo.transport.messages import Abort, Failed, FromEngine, Ready, StepDone, Submit, ToEngine
+
+MODEL = "echo"
+MAX_MODEL_LEN = 64
+EOS = 2  # <|im_end|>
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.name %} {{ m.name }}{% endif %}\n"
+    "{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{{ extra }}"
+)
+
+
+def make_info(vocab_size: int, max_model_len: int) -> EngineInfo:
+    spec = ModelSpec(
+        architecture="echo",
+        vocab_size=vocab_size,
+        hidden_size=8,
+        intermediate_size=8,
+        num_layers=1,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=8,
+        max_position=max_model_len,
+    )
+    plan = CachePlan(
+        num_blocks=64,
+        block_size=16,
+        bytes_per_block=1024,
+        max_model_len=max_model_len,
+        utilization=0.5,
+        memory=MemoryUse(total_bytes=1, weight_bytes=0, activation_bytes=0),
+    )
+    return EngineInfo(
+        model=MODEL,
+        spec=spec,
+        cache_plan=plan,
+        max_model_len=max_model_len,
+        dtype="float32",
+        kv_dtype="float32",
+        device="cpu",
+        attention_backend="reference",
+        num_threads=1,
+        max_num_batched_tokens=64,
+        max_num_seqs=8,
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """One completion in progress."""
+
+    submit: Submit
+    index: int
+    num_tokens: int = 0
+
+    def step(self, script: Script) -> RequestDelta:
+        prompt, params = self.submit.prompt_token_ids, self.submit.params
+        token = prompt[self.num_tokens % len(prompt)]
+        first = self.num_tokens == 0
+        self.num_tokens += 1
+        is_end = token in self.submit.eos_token_ids and not params.ignore_eos
+        is_full = self.num_tokens == params.max_tokens
+        failed = script.fail_after_tokens == self.num_tokens
+        reason = "error" if failed else "stop" if is_end else "length" if is_full else None
+        prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+        if first and self.index == 0 and params.prompt_logprobs is not None:
+            prompt_logprobs = tuple(
+                made_up_logprobs(after, params.prompt_logprobs) for after in prompt[1:]
+            )
+        return RequestDelta(
+            request_id=fork_id(self.submit.request_id, self.index),
+            new_token_ids=(token,),
+            logprobs=()
+            if params.logprobs is None
+            else (made_up_logprobs(token, params.logprobs),),
+            prompt_logprobs=prompt_logprobs,
+            num_cached_tokens=script.num_cached_tokens if first else None,
+            finish_reason=reason,
+            error="the device failed on purpose" if failed else None,
+            queue_s=0.0 if first else None,
+        )
+
+
+def made_up_logprobs(token: int, num_top: int) -> TokenLogprobs:
+    """The token itself is the likeliest; the next ids are its alternatives."""
+    top = tuple((token + i if token + i < 300 else i, -0.25 - i) for i in range(num_top))
+    return TokenLogprobs(token, -0.25, 1, top)
+
+
+@dataclass(slots=True)
+class Script:
+    """How the engine behaves, and what was asked of it."""
+
+    step_s: float = 0.0
+    num_cached_tokens: int = 0
+    fail_after_tokens: int | None = None
+    """Every completion fails with its token of this number."""
+    die_after_steps: int | None = None
+    refuse: RequestDelta | None = None
+    """What to answer to every request; its id is filled in."""
+    submits: list[Submit] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+
+
+class FakeEngine:
+    """`FrontEnd` whose other side is a `Script`."""
+
+    def __init__(self, script: Script, info: EngineInfo) -> None:
+        self.script = script
+        self._runs: dict[str, _Run] = {}
+        self._outbox: asyncio.Queue[FromEngine] = asyncio.Queue()
+        self._outbox.put_nowait(Ready(info))
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_dead = False
+
+    @property
+    def running(self) -> list[str]:
+        return list(self._runs)
+
+    async def send(self, message: ToEngine) -> None:
+        script = self.script
+        if self._task is None:
+            self._task = asyncio.create_task(self._loop())
+        if isinstance(message, Submit):
+            script.submits.append(message)
+            for index in range(message.params.n):
+                name = fork_id(message.request_id, index)
+                if script.refuse is None:
+                    self._runs[name] = _Run(message, index)
+                else:
+                    self._outbox.put_nowait(_step([_renamed(script.refuse, name)]))
+        elif isinstance(message, Abort):
+            script.aborted += message.request_ids
+            for name in message.request_ids:
+                self._runs.pop(name, None)
+        self._work.set()
+
+    async def receive(self) -> FromEngine:
+        if self._is_dead and self._outbox.empty():
+            raise EngineDead("the engine process was killed by signal 9")
+        return await self._outbox.get()
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _loop(self) -> None:
+        script, num_steps = self.script, 0
+        while True:
+            self._work.clear()
+            if not self._runs:
+                await self._work.wait()
+                continue
+            await asyncio.sleep(script.step_s)
+            num_steps += 1
+            if script.die_after_steps is not None and num_steps > script.die_after_steps:
+                self._is_dead = True
+                self._outbox.put_nowait(
+                    Failed("the engine process was killed by signal 9", "EngineDead")
+                )
+                return
+            deltas = [run.step(script) for run in self._runs.values()]
+            for delta in deltas:
+                if delta.finish_reason is not None:
+                    del self._runs[delta.request_id]
+            self._outbox.put_nowait(_step(deltas))
+
+
+def _renamed(delta: RequestDelta, name: str) -> RequestDelta:
+    return RequestDelta(
+        request_id=name,
+        finish_reason="error",
+        error=delta.error,
+        error_kind=delta.error_kind,
+        error_param=delta.error_param,
+    )
+
+
+def _step(deltas: Sequence[RequestDelta]) -> StepDone:
+    cache = CacheStats(
+        num_total_blocks=64, num_free_blocks=64, num_cached_blocks=0, num_used_blocks=0
+    )
+    return StepDone(
+        tuple(deltas), StepStats(step_id=0, num_running=len(deltas), num_waiting=0, cache=cache)
+    )
+
+
+def make_tokenizer() -> Tokenizer:
+    return tokenizer_from_gguf(byte_level_metadata())
+
+
+@dataclass(slots=True)
+class Served:
+    """A server's parts, for tests that look inside."""
+
+    state: ServerState
+    app: Any
+    script: Script
+    link: FakeEngine
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.state.engine.tokenizer
+
+
+@asynccontextmanager
+async def served(
+    script: Script | None = None,
+    *,
+    tokenizer: Tokenizer,
+    template: str | None = TEMPLATE,
+    max_model_len: int = MAX_MODEL_LEN,
+    config: ServerConfig | None = None,
+    generation_defaults: dict[str, float | int] | None = None,
+) -> AsyncIterator[Served]:
+    """The application over a started front end."""
+    script = script or Script()
+    link = FakeEngine(script, make_info(tokenizer.vocab_size, max_model_len))
+    engine = AsyncEngine(
+        link,
+        tokenizer,
+        eos_token_ids=frozenset({EOS}),
+        metrics=EngineMetrics(MODEL),
+        clock=asyncio.get_running_loop().time,
+    )
+    await engine.start()
+    state = ServerState(
+        engine=engine,
+        config=config or ServerConfig(),
+        model_names=(MODEL, "alias/of echo"),
+        generation_defaults=generation_defaults or {},
+        chat_template=ChatTemplate(template, tokenizer.special_tokens),
+    )
+    try:
+        yield Served(state, create_app(state), script, link)
+    finally:
+        await engine.shutdown()
+        link.close()
+
+
+@contextmanager
+def listening(script: Script, tokenizer: Tokenizer, **options: Any) -> Iterator[tuple[str, Served]]:
+    """(address, parts) of a server on a free port, in a thread of its own."""
+    ready = threading.Event()
+    found: list[Any] = []
+    failures: list[BaseException] = []
+
+    async def main() -> None:
+        async with served(script, tokenizer=tokenizer, **options) as parts:
+            server = uvicorn.Server(
+                uvicorn.Config(parts.app, port=0, log_level="error", lifespan="off")
+            )
+            task = asyncio.create_task(server.serve())
+            while not server.started:
+                await asyncio.sleep(0.005)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            found.extend([f"http://127.0.0.1:{port}", parts, server])
+            ready.set()
+            await task
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            failures.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=run, name="server-under-test")
+    thread.start()
+    ready.wait(20)
+    if failures:
+        raise failures[0]
+    try:
+        yield found[0], found[1]
+    finally:
+        found[2].should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+        if failures:
+            raise failures[0]
