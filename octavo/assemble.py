@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.core import env
+from octavo.core.cache_plan import CachePlan, MemoryUse, plan_cache
 from octavo.core.config import EngineConfig, ModelConfig
 from octavo.core.errors import ConfigError, EngineError
 from octavo.core.info import EngineInfo
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from octavo.attention.base import AttentionBackend
-    from octavo.core.cache_plan import CachePlan
     from octavo.core.types import DtypeName
     from octavo.engine.core import Engine
     from octavo.front.async_engine import AsyncEngine
     from octavo.front.process import EngineProcess
+    from octavo.models.base import CausalModel
     from octavo.models.decoder import Decoder
     from octavo.runner.device import Device
     from octavo.transport.base import EngineEnd, FrontEnd
@@ -56,6 +57,16 @@ class FrontModel:
     tokenizer: Tokenizer
     generation_defaults: dict[str, float | int]
     """Sampling parameters that the model recommends; empty if the user wants none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """What computes a step, and in which precisions."""
+
+    isa: str | None
+    """Instruction set of the native kernels; None for torch."""
+    dtype: DtypeName
+    kv_dtype: DtypeName
 
 
 @dataclass(slots=True)
@@ -113,25 +124,38 @@ def build_engine(
         device = choose_device(config.device)
         device.start()
     checkpoint = read_checkpoint(resolve_source(config.model), config.model.load_format)
-    dtype = device.resolve_dtype(config.model.dtype, checkpoint.spec.dtype)
-    wanted = config.cache.kv_cache_dtype
-    kv_dtype = dtype if wanted == "auto" else device.resolve_dtype(wanted, dtype)
+    max_len = _longest(config, checkpoint)
+    kernels = _choose_kernels(config, checkpoint, device)
     other_bytes = device.other_memory_bytes()
     with stages.stage("weights"):
-        model = _load_model(config, checkpoint, dtype, device, on_progress)
+        decoder = _load_model(config, checkpoint, kernels, device, on_progress)
+    with stages.stage("packing"):
+        model, backend = _pack(config, decoder, kernels, max_len)
     with stages.stage("KV cache"):
-        backend = _choose_attention(config, model, kv_dtype)
-        plan = _plan_cache(config, model, backend, device, kv_dtype, other_bytes)
+        memory = MemoryUse(
+            total_bytes=device.total_memory_bytes(),
+            weight_bytes=model.weight_bytes,
+            activation_bytes=_activation_bytes(config, decoder, model, backend),
+            other_bytes=other_bytes,
+        )
+        plan = plan_cache(
+            checkpoint.spec,
+            config.cache,
+            kernels.kv_dtype,
+            memory,
+            default_utilization=device.default_utilization,
+            max_model_len=None if config.model.max_model_len == "auto" else max_len,
+        )
         engine = _make_engine(config, model, backend, device, plan)
     info = EngineInfo(
         model=config.model.model,
         spec=checkpoint.spec,
         cache_plan=plan,
         max_model_len=plan.max_model_len,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
+        dtype=kernels.dtype,
+        kv_dtype=kernels.kv_dtype,
         device=device.name,
-        attention_backend=backend.name,
+        attention_backend=backend.name if kernels.isa is None else f"native ({kernels.isa})",
         num_threads=device.num_threads,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         max_num_seqs=config.scheduler.max_num_seqs,
@@ -205,10 +229,47 @@ def start_engine_process(config: EngineConfig) -> tuple[EngineProcess, ZmqFrontE
     return process, link
 
 
+def _longest(config: EngineConfig, checkpoint: Checkpoint) -> int:
+    """The longest request that the model could serve."""
+    wanted, limit = config.model.max_model_len, checkpoint.spec.max_position
+    if isinstance(wanted, int) and wanted > limit:
+        raise ConfigError(
+            f"max_model_len is {wanted}, but {config.model.model} knows positions up to {limit}: "
+            "lower it, or leave it out"
+        )
+    return wanted if isinstance(wanted, int) else limit
+
+
+def _choose_kernels(config: EngineConfig, checkpoint: Checkpoint, device: Device) -> _Kernels:
+    from octavo.kernels import native
+    from octavo.layers.products import cpu_is_quick_at_bfloat16
+
+    spec, wanted = checkpoint.spec, config.model.dtype
+    # Native kernels are quick at bfloat16 on every processor.
+    small = spec.dtype in ("bfloat16", "float16")
+    dtype = "bfloat16" if wanted == "auto" and small else device.resolve_dtype(wanted, spec.dtype)
+    kv_wanted = config.cache.kv_cache_dtype
+    kv_dtype = dtype if kv_wanted == "auto" else device.resolve_dtype(kv_wanted, dtype)
+    isa = None
+    if config.device.attention_backend == "auto":
+        isa = native.choose(
+            config.device.kernels,
+            spec,
+            config.cache.block_size,
+            device=device.torch_device,
+            dtypes=(dtype, kv_dtype),
+            torch_is_quick=cpu_is_quick_at_bfloat16(),
+        )
+    if isa is None:
+        dtype = device.resolve_dtype(wanted, spec.dtype)
+        kv_dtype = dtype if kv_wanted == "auto" else device.resolve_dtype(kv_wanted, dtype)
+    return _Kernels(isa, dtype, kv_dtype)
+
+
 def _load_model(
     config: EngineConfig,
     checkpoint: Checkpoint,
-    dtype: DtypeName,
+    kernels: _Kernels,
     device: Device,
     on_progress: OnProgress,
 ) -> Decoder:
@@ -216,85 +277,64 @@ def _load_model(
     from octavo.models.registry import build_model
     from octavo.runner.device import TORCH_DTYPES
 
-    model = build_model(checkpoint.spec, dtype=TORCH_DTYPES[dtype], device=device.torch_device)
+    dtype = TORCH_DTYPES[kernels.dtype]
+    model = build_model(checkpoint.spec, dtype=dtype, device=device.torch_device)
     if checkpoint.load_format == "dummy":
         fill_dummy(model, config.model.seed)
     else:
         load_weights(checkpoint, model, progress=lambda share: on_progress("weights", share))
-    model.pack()
     return model
 
 
-def _choose_attention(
-    config: EngineConfig, model: Decoder, kv_dtype: DtypeName
-) -> AttentionBackend:
+def _pack(
+    config: EngineConfig, decoder: Decoder, kernels: _Kernels, max_model_len: int
+) -> tuple[CausalModel, AttentionBackend]:
+    """The loaded model in the form that its kernels want, and the attention that goes with it."""
     from octavo.attention.base import Placement
+    from octavo.attention.native import NativeAttention
     from octavo.attention.select import choose
+    from octavo.kernels import native
     from octavo.layers.attention import attention_spec
+    from octavo.models.native import NativeDecoder
     from octavo.runner.device import TORCH_DTYPES
 
+    block_size = config.cache.block_size
     placement = Placement(
-        device=model.device,
-        dtype=model.dtype,
-        kv_dtype=TORCH_DTYPES[kv_dtype],
-        block_size=config.cache.block_size,
+        device=decoder.device,
+        dtype=decoder.dtype,
+        kv_dtype=TORCH_DTYPES[kernels.kv_dtype],
+        block_size=block_size,
     )
-    return choose(attention_spec(model.spec), placement, config.device.attention_backend)
+    spec = attention_spec(decoder.spec)
+    if kernels.isa is None:
+        decoder.pack()
+        return decoder, choose(spec, placement, config.device.attention_backend)
+    model = NativeDecoder(decoder, kernels.isa, block_size=block_size, max_model_len=max_model_len)
+    return model, NativeAttention(spec, placement, native.extension().width(kernels.isa))
 
 
-def _plan_cache(
-    config: EngineConfig,
-    model: Decoder,
-    backend: AttentionBackend,
-    device: Device,
-    kv_dtype: DtypeName,
-    other_bytes: int,
-) -> CachePlan:
-    from octavo.core.cache_plan import MemoryUse, plan_cache
-
-    spec = model.spec
-    memory = MemoryUse(
-        total_bytes=device.total_memory_bytes(),
-        weight_bytes=model.weight_bytes,
-        activation_bytes=_activation_bytes(config, model, backend),
-        other_bytes=other_bytes,
-    )
-    wanted = config.model.max_model_len
-    if isinstance(wanted, int) and wanted > spec.max_position:
-        raise ConfigError(
-            f"max_model_len is {wanted}, but {config.model.model} knows positions up to "
-            f"{spec.max_position}: lower it, or leave it out"
-        )
-    return plan_cache(
-        spec,
-        config.cache,
-        kv_dtype,
-        memory,
-        default_utilization=device.default_utilization,
-        max_model_len=None if wanted == "auto" else wanted or spec.max_position,
-    )
-
-
-def _activation_bytes(config: EngineConfig, model: Decoder, backend: AttentionBackend) -> int:
+def _activation_bytes(
+    config: EngineConfig, decoder: Decoder, model: CausalModel, backend: AttentionBackend
+) -> int:
     from octavo.runner.memory import activation_bytes, measured_activation_bytes
 
-    limits = config.scheduler
+    tokens, rows = config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs
     if model.device.type == "cuda":
-        return measured_activation_bytes(
-            model, backend, max_tokens=limits.max_num_batched_tokens, max_rows=limits.max_num_seqs
-        )
+        return measured_activation_bytes(model, backend, max_tokens=tokens, max_rows=rows)
+    # Native activations are float32, whatever the weights are.
+    is_wide = model is not decoder or model.dtype.itemsize == 4
     return activation_bytes(
         model.spec,
-        "float32" if model.dtype.itemsize == 4 else "bfloat16",
-        max_tokens=limits.max_num_batched_tokens,
-        max_rows=limits.max_num_seqs,
-        upcast=model.products.takes_float32,
+        "float32" if is_wide else "bfloat16",
+        max_tokens=tokens,
+        max_rows=rows,
+        upcast=decoder.products.takes_float32,
     )
 
 
 def _make_engine(
     config: EngineConfig,
-    model: Decoder,
+    model: CausalModel,
     backend: AttentionBackend,
     device: Device,
     plan: CachePlan,

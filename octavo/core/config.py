@@ -144,6 +144,10 @@ class DeviceConfig:
     attention_backend: Literal["auto", "reference", "sdpa"] = "auto"
     """Attention kernels; auto takes the fastest that supports the model on this device."""
 
+    kernels: Literal["auto", "native", "torch"] = "auto"
+    """What computes a step on a CPU: native for the compiled kernels of octavo-native, torch for
+    plain torch; auto takes native where it is installed and the quicker of the two."""
+
     def __post_init__(self) -> None:
         threads = self.num_threads
         _require(threads is None or threads >= 1, f"num_threads is {threads}: use 1 or more")
@@ -170,6 +174,9 @@ class ServerConfig:
 
     max_logprobs: int = 20
     """Most alternatives that a request may ask for at each position."""
+
+    access_log: bool = False
+    """Log a line for each HTTP request."""
 
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65535, f"port is {self.port}: use 0 to 65535")

@@ -10,6 +10,7 @@ import os
 from octavo.core.errors import ConfigError
 
 _FLAGS = {"1": True, "true": True, "0": False, "false": False, "": False}
+_ISAS = ("avx512", "avx2", "portable")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -19,6 +20,15 @@ def check_invariants() -> bool:
     if raw.lower() not in _FLAGS:
         raise ConfigError(f"OCTAVO_CHECK_INVARIANTS={raw!r}: use 1 or 0")
     return _FLAGS[raw.lower()]
+
+
+def cpu_isa() -> str | None:
+    """``OCTAVO_CPU_ISA``: the instruction set that native kernels use (avx512, avx2, portable);
+    None for the best that this machine has."""
+    raw = os.environ.get("OCTAVO_CPU_ISA", "").lower()
+    if raw not in (*_ISAS, ""):
+        raise ConfigError(f"OCTAVO_CPU_ISA={raw!r}: use one of {', '.join(_ISAS)}")
+    return raw or None
 
 
 def log_level() -> str:

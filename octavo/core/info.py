@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from octavo.core.cache_plan import CachePlan
 from octavo.core.model_spec import ModelSpec
-from octavo.core.types import DtypeName
+from octavo.core.types import DtypeName, PolicyName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,5 +24,7 @@ class EngineInfo:
     num_threads: int
     max_num_batched_tokens: int
     max_num_seqs: int
+    policy: PolicyName | None = None
+    """Whether priorities of requests count; None if the engine does not say."""
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds spent on each part of the start, in order."""

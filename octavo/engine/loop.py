@@ -39,6 +39,7 @@ class EngineLoop:
     def run(self) -> None:
         """Serves until told to leave. An unexpected failure is reported over the link."""
         self._link.send(Ready(self._info))
+        self._link.send(StepDone((), self._engine.stats()))
         try:
             while not self._leaving:
                 self._turn()
@@ -51,7 +52,9 @@ class EngineLoop:
         deltas: list[RequestDelta] = []
         for message in self._link.receive(0 if self._engine.has_work else None):
             deltas += self._handle(message)
-        if self._engine.has_work and not self._leaving:
+        if self._leaving:
+            deltas += self._engine.abort_all()
+        if self._engine.has_work:
             stepped, stats = self._engine.step()
             deltas += stepped
         elif deltas:
@@ -68,7 +71,7 @@ class EngineLoop:
                 return self._engine.abort(request_ids)
             case Shutdown():
                 self._leaving = True
-                return self._engine.abort_all()
+                return []
 
     def _submit(self, message: Submit) -> list[RequestDelta]:
         request = Request(

@@ -9,41 +9,71 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
+import copy
+import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 
 from octavo.core import errors
-from octavo.core.errors import EngineDead, EngineDraining, EngineError, RequestError
+from octavo.core.errors import (
+    EngineDead,
+    EngineDraining,
+    EngineError,
+    InvalidParameter,
+    RequestError,
+)
 from octavo.core.info import EngineInfo
-from octavo.core.params import SamplingParams, validate_against_vocab
+from octavo.core.params import SamplingParams
 from octavo.core.plan import RequestDelta
 from octavo.core.protocols import Clock
+from octavo.core.request import fork_id
 from octavo.core.types import FinishReason, RequestId, TokenId
 from octavo.front.output import OutputProcessor, Processed
 from octavo.front.outputs import CompletionDelta, RequestOutput
+from octavo.front.submission import Options, make_submit
 from octavo.metrics.registry import EngineMetrics, FinishedCompletion
-from octavo.tokenizer.bad_words import with_bad_words
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.transport.base import FrontEnd
 from octavo.transport.messages import Abort, Failed, Progress, Ready, Shutdown, StepDone, Submit
 
+logger = logging.getLogger(__name__)
+
 OnProgress = Callable[[str, float], None]
 
 
-@dataclass(slots=True, eq=False)
 class _Stream:
     """What one client waits for."""
 
-    num_prompt_tokens: int
-    arrival_s: float
-    last_token_s: dict[int, float] = field(default_factory=dict)
-    num_tokens: dict[int, int] = field(default_factory=dict)
-    pending: list[CompletionDelta] = field(default_factory=list)
-    output: RequestOutput | None = None
-    error: EngineError | None = None
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    __slots__ = (
+        "arrival_s",
+        "error",
+        "is_whole",
+        "last_token_s",
+        "n",
+        "news",
+        "num_prompt_tokens",
+        "num_tokens",
+        "output",
+        "pending",
+    )
+
+    def __init__(self, submit: Submit, arrival_s: float, *, is_whole: bool) -> None:
+        self.n = submit.params.n
+        self.num_prompt_tokens = len(submit.prompt_token_ids)
+        self.arrival_s = arrival_s
+        self.is_whole = is_whole
+        """Whether the client wants the output alone, not the pieces."""
+        self.last_token_s: list[float | None] = [None] * self.n
+        self.num_tokens = [0] * self.n
+        self.pending: list[CompletionDelta] = []
+        self.output: RequestOutput | None = None
+        self.error: EngineError | None = None
+        self.news = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.output is not None or self.error is not None
 
     def fail(self, error: EngineError) -> None:
         self.error = error
@@ -69,6 +99,8 @@ class AsyncEngine:
         self._clock = clock
         self._outputs = OutputProcessor(tokenizer)
         self._streams: dict[RequestId, _Stream] = {}
+        self._ending: set[RequestId] = set()
+        """Completions that ended here first; the engine has not said its last word on them."""
         self._info: EngineInfo | None = None
         self._reader: asyncio.Task[None] | None = None
         self._error: EngineError | None = None
@@ -103,22 +135,17 @@ class AsyncEngine:
         return len(self._streams)
 
     async def start(self, on_progress: OnProgress | None = None) -> EngineInfo:
-        """Waits until the engine is ready.
+        """Waits until the engine is ready. Call it once.
 
         Raises:
             EngineError: it could not start; of the class that the engine itself raised.
         """
-        while self._info is None:
-            message = await self._link.receive()
-            match message:
-                case Progress(stage, fraction):
-                    if on_progress is not None:
-                        on_progress(stage, fraction)
-                case Failed():
-                    self._error = _from_failure(message)
-                    raise self._error
-                case Ready(info):
-                    self._info = info
+        assert self._reader is None, "start has been called before"
+        try:
+            self._info = await self._ready(on_progress)
+        except EngineError as error:
+            self._error = error
+            raise
         self._reader = asyncio.create_task(self._read(), name="octavo-reader")
         return self._info
 
@@ -140,9 +167,8 @@ class AsyncEngine:
             EngineDraining: the server is about to leave.
             EngineDead: the engine is gone.
         """
-        name, stream = await self._submit(
-            prompt_token_ids, params, request_id, priority, cache_salt
-        )
+        options = self._options(request_id, priority, cache_salt)
+        stream = await self._submit(prompt_token_ids, params, options, is_whole=False)
         try:
             while True:
                 await stream.news.wait()
@@ -155,7 +181,7 @@ class AsyncEngine:
                 if stream.output is not None and not stream.pending:
                     return
         finally:
-            await self.abort(name)
+            await self._close(options.request_id)
 
     async def complete(
         self,
@@ -167,30 +193,31 @@ class AsyncEngine:
         cache_salt: str = "",
     ) -> RequestOutput:
         """All completions, whole. Cancelling aborts the request; raises as `generate` does."""
-        name, stream = await self._submit(
-            prompt_token_ids, params, request_id, priority, cache_salt
-        )
+        options = self._options(request_id, priority, cache_salt)
+        stream = await self._submit(prompt_token_ids, params, options, is_whole=True)
         try:
-            while stream.output is None:
-                await stream.news.wait()
-                stream.news.clear()
-                stream.pending.clear()
-                if stream.error is not None:
-                    raise stream.error
-            return stream.output
+            await stream.news.wait()
+            if stream.output is not None:
+                return stream.output
+            assert stream.error is not None
+            raise stream.error
         finally:
-            await self.abort(name)
+            await self._close(options.request_id)
 
     async def abort(self, request_id: RequestId) -> None:
-        """Ends a client's request wherever it is; unknown and finished ones are ignored."""
+        """Ends a client's request wherever it is; unknown and finished ones are ignored.
+
+        Whoever waits for it gets what there is, with the finish reason ``abort``.
+        """
         stream = self._streams.get(request_id)
-        self._forget(request_id)
-        engine_ids = self._outputs.abort(request_id)
-        if stream is not None:
-            for index in range(len(engine_ids)):
-                self._observe_finish(stream, index, "abort")
-        if engine_ids and self.is_alive:
-            await self._link.send(Abort(tuple(engine_ids)))
+        if stream is None or stream.is_over:
+            return
+        engine_ids = [fork_id(request_id, index) for index in range(stream.n)]
+        ends = [RequestDelta(request_id=name, finish_reason="abort") for name in engine_ids]
+        now = self._clock()
+        processed = self._outputs.process(ends, now)
+        self._deliver(processed, now)
+        await self._end([engine_ids[delta.index] for delta in processed.deltas[request_id]])
 
     async def drain(self, timeout_s: float) -> int:
         """Refuses new requests and waits for those in flight; returns how many remain."""
@@ -200,47 +227,91 @@ class AsyncEngine:
         return self.num_open
 
     async def shutdown(self) -> None:
-        """Ends the engine and everything in flight."""
+        """Ends the engine and everything in flight. May be called twice."""
         self._draining = True
-        if self.is_alive:
+        if self._error is None:
             await self._link.send(Shutdown())
         self._die(EngineDead("the server is shutting down: send the request again elsewhere"))
         if self._reader is not None:
             self._reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader
+            await asyncio.wait((self._reader,))
+
+    async def _ready(self, on_progress: OnProgress | None) -> EngineInfo:
+        while True:
+            message = await self._link.receive()
+            match message:
+                case Progress(stage, fraction):
+                    if on_progress is not None:
+                        on_progress(stage, fraction)
+                case Failed(text, kind):
+                    found = getattr(errors, kind, EngineDead)
+                    raise found(text) if issubclass(found, EngineError) else EngineDead(text)
+                case Ready(info):
+                    return info
+
+    def _options(self, request_id: RequestId | None, priority: int, cache_salt: str) -> Options:
+        return Options(
+            request_id=request_id or uuid.uuid4().hex,
+            priority=priority,
+            cache_salt=cache_salt,
+            eos_token_ids=self._eos_token_ids,
+        )
 
     async def _submit(
         self,
         prompt_token_ids: Sequence[TokenId],
         params: SamplingParams,
-        request_id: RequestId | None,
-        priority: int,
-        cache_salt: str,
-    ) -> tuple[RequestId, _Stream]:
+        options: Options,
+        *,
+        is_whole: bool,
+    ) -> _Stream:
         if self._error is not None:
-            raise self._error
+            # A copy, since raising one object again and again would make its traceback grow.
+            raise copy.copy(self._error)
         if self._draining:
             raise EngineDraining("the server is shutting down and takes no new requests")
-        validate_against_vocab(params, self.info.spec.vocab_size)
-        params = with_bad_words(params, self.tokenizer)
-        name = request_id or uuid.uuid4().hex
-        now, prompt = self._clock(), tuple(prompt_token_ids)
-        self._outputs.add(name, prompt, params, now)
-        stream = self._streams[name] = _Stream(len(prompt), now)
-        self._idle.clear()
-        await self._link.send(
-            Submit(
-                request_id=name,
-                prompt_token_ids=prompt,
-                params=params,
-                seed=secrets.randbits(63) if params.seed is None else params.seed,
-                eos_token_ids=self._eos_token_ids,
-                priority=priority,
-                cache_salt=cache_salt,
+        name = options.request_id
+        if name in self._streams or self._is_ending(name, params.n):
+            raise InvalidParameter(
+                f"request id {name!r} is in use: choose another", param="request_id"
             )
+        submit = make_submit(
+            prompt_token_ids,
+            params,
+            options,
+            tokenizer=self.tokenizer,
+            vocab_size=self.info.spec.vocab_size,
         )
-        return name, stream
+        now = self._clock()
+        self._outputs.add(name, submit.prompt_token_ids, submit.params, now)
+        stream = self._streams[name] = _Stream(submit, now, is_whole=is_whole)
+        self._idle.clear()
+        try:
+            await self._link.send(submit)
+        except BaseException:
+            await self._close(name)
+            raise
+        return stream
+
+    def _is_ending(self, request_id: RequestId, n: int) -> bool:
+        """Whether news of an earlier request of this name may still be on its way."""
+        ending = self._ending
+        return bool(ending) and any(fork_id(request_id, index) in ending for index in range(n))
+
+    async def _close(self, request_id: RequestId) -> None:
+        """Nobody waits for this request any more."""
+        try:
+            await self.abort(request_id)
+        finally:
+            del self._streams[request_id]
+            if not self._streams:
+                self._idle.set()
+
+    async def _end(self, engine_ids: list[RequestId]) -> None:
+        """Tells the engine of completions that have ended here first."""
+        if engine_ids and self.is_alive:
+            self._ending.update(engine_ids)
+            await self._link.send(Abort(tuple(engine_ids)))
 
     async def _read(self) -> None:
         """Hands every message to those whom it concerns, until the engine is gone."""
@@ -250,81 +321,80 @@ class AsyncEngine:
                 if isinstance(message, StepDone):
                     await self._step_done(message)
                 elif isinstance(message, Failed):
-                    raise _from_failure(message)
+                    raise EngineDead(message.error)
         except EngineError as error:
             self._die(error)
         except Exception as error:
+            logger.exception("the front end cannot go on")
             self._die(EngineDead(f"the front end failed: {type(error).__name__}: {error}"))
-            raise
 
     async def _step_done(self, message: StepDone) -> None:
         now = self._clock()
         self.metrics.observe_step(message.stats)
         for delta in message.deltas:
+            if delta.finish_reason is not None:
+                self._ending.discard(delta.request_id)
             if delta.error_kind is not None:
                 self._refuse(delta)
             elif delta.queue_s is not None:
                 self.metrics.observe_queue(delta.queue_s)
         processed = self._outputs.process(message.deltas, now)
         self._deliver(processed, now)
-        if processed.aborts:
-            await self._link.send(Abort(tuple(processed.aborts)))
+        await self._end(processed.aborts)
 
     def _refuse(self, delta: RequestDelta) -> None:
-        """The engine refused a request at its door."""
+        """The engine refused a request at its door; the delta is that of any completion of it."""
         stream = self._streams.get(delta.request_id)
-        if stream is not None:
+        if stream is not None and not stream.is_over:
             kind = getattr(errors, delta.error_kind or "", RequestError)
-            stream.fail(kind(delta.error or "refused", param=delta.error_param))
             self._outputs.abort(delta.request_id)
+            stream.fail(kind(delta.error or "refused", param=delta.error_param))
 
     def _deliver(self, processed: Processed, now: float) -> None:
         for name, deltas in processed.deltas.items():
-            stream = self._streams.get(name)
-            if stream is not None:
+            stream = self._streams[name]
+            self._observe(stream, deltas, now)
+            stream.output = processed.finished.get(name)
+            if not stream.is_whole:
                 stream.pending += deltas
-                stream.output = processed.finished.get(name)
                 stream.news.set()
-                self._observe(stream, deltas, now)
+            elif stream.output is not None:
+                stream.news.set()
 
     def _observe(self, stream: _Stream, deltas: list[CompletionDelta], now: float) -> None:
         for delta in deltas:
-            count = len(delta.token_ids)
-            stream.num_tokens[delta.index] = stream.num_tokens.get(delta.index, 0) + count
+            index, count = delta.index, len(delta.token_ids)
             if count:
-                before = stream.last_token_s.get(delta.index)
+                before = stream.last_token_s[index]
                 if before is None:
                     self.metrics.observe_first_token(now - stream.arrival_s)
                 else:
                     self.metrics.observe_gap(now - before, count)
-                stream.last_token_s[delta.index] = now
+                stream.last_token_s[index] = now
+                stream.num_tokens[index] += count
             if delta.finish_reason is not None:
-                self._observe_finish(stream, delta.index, delta.finish_reason)
+                self._observe_finish(stream, index, delta.finish_reason, now)
 
-    def _observe_finish(self, stream: _Stream, index: int, reason: FinishReason) -> None:
+    def _observe_finish(
+        self, stream: _Stream, index: int, reason: FinishReason, now: float
+    ) -> None:
         self.metrics.observe_finish(
             FinishedCompletion(
                 reason=reason,
-                total_s=self._clock() - stream.arrival_s,
+                total_s=now - stream.arrival_s,
                 num_prompt_tokens=stream.num_prompt_tokens,
-                num_generated_tokens=stream.num_tokens.get(index, 0),
+                num_generated_tokens=stream.num_tokens[index],
             )
         )
 
-    def _forget(self, request_id: RequestId) -> None:
-        self._streams.pop(request_id, None)
-        if not self._streams:
-            self._idle.set()
-
     def _die(self, error: EngineError) -> None:
-        if self._error is None:
-            self._error = error
-        for name, stream in list(self._streams.items()):
-            if stream.output is None:
-                stream.fail(error)
+        """Every request in flight ends with this error, and none is taken any more."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._ending.clear()
+        self.metrics.observe_death()
+        for name, stream in self._streams.items():
+            if not stream.is_over:
                 self._outputs.abort(name)
-
-
-def _from_failure(message: Failed) -> EngineError:
-    kind = getattr(errors, message.kind, EngineDead)
-    return kind(message.error) if issubclass(kind, EngineError) else EngineDead(message.error)
+                stream.fail(copy.copy(error))

@@ -8,21 +8,36 @@ decides what happens to running requests.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
 
-_KILL_AFTER_S = 10.0
+from octavo.core.errors import EngineDead
+
+GRACE_S = 5.0
+"""How long a child may take to leave before the next, less friendly means."""
 
 
 class EngineProcess:
-    """A running child, and what became of it."""
+    """A running child, and what became of it.
+
+    Raises:
+        EngineDead: the command cannot be run.
+    """
 
     def __init__(self, command: Sequence[str], config_line: str) -> None:
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        try:
+            self._child = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        except OSError as error:
+            raise EngineDead(f"cannot start the engine process {command[0]}: {error}") from error
         assert self._child.stdin is not None
-        self._child.stdin.write(config_line.encode() + b"\n")
-        self._child.stdin.flush()
+        self._stdin = self._child.stdin
+        with contextlib.suppress(BrokenPipeError):  # it has ended already: whoever watches learns
+            self._stdin.write(config_line.encode() + b"\n")
+            self._stdin.flush()
 
     @property
     def pid(self) -> int:
@@ -30,26 +45,42 @@ class EngineProcess:
         return self._child.pid
 
     def watch(self, on_exit: Callable[[str], None]) -> None:
-        """Calls ``on_exit`` with the reason, from another thread, when the child has ended."""
+        """Calls ``on_exit`` with the reason, in the running event loop, once the child has ended
+        by whatever cause, `stop` included. A loop that is closed by then hears nothing."""
+        loop = asyncio.get_running_loop()
 
         def wait() -> None:
             self._child.wait()
-            on_exit(self.describe_exit())
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(on_exit, self.describe_exit())
 
         threading.Thread(target=wait, name="octavo-watch", daemon=True).start()
 
     def describe_exit(self) -> str:
         """How the child ended, for people."""
         code = self._child.returncode
-        how = f"was killed by signal {-code}" if code and code < 0 else f"ended with status {code}"
-        return f"the engine process (pid {self.pid}) {how}: see its log, and start the server again"
+        assert code is not None, "the child still runs"
+        return f"the engine process (pid {self.pid}) {_how(code)}"
 
-    def stop(self) -> None:
-        """Asks the child to leave by closing its pipe and waits; kills it if it stays."""
-        if self._child.stdin is not None and not self._child.stdin.closed:
-            self._child.stdin.close()
-        try:
-            self._child.wait(_KILL_AFTER_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """Asks the child to leave by closing its pipe, then by SIGTERM, and kills it in the end;
+        waits up to ``grace_s`` after each. May be called twice."""
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()
+        for insist in (self._child.terminate, self._child.kill):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(grace_s)
+                return
+            insist()
+        self._child.wait()
+
+
+def _how(code: int) -> str:
+    if code == 0:
+        return "has left: start the server again"
+    if code > 0:
+        return f"ended with status {code}: see its log, and start the server again"
+    names = {number.value: number.name for number in signal.Signals}
+    name = names.get(-code, f"signal {-code}")
+    hint = "perhaps memory ran out; " if -code == signal.SIGKILL else ""
+    return f"was killed by {name}: {hint}see its log, and start the server again"

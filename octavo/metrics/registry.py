@@ -1,39 +1,25 @@
-"""Prometheus metrics of one engine, in a registry of their own.
+"""All metrics of one engine.
 
 Fed from two sources: `StepStats` of every step, and what the front end sees of requests. Names and
-meanings follow the field, with the prefix ``octavo:``.
+meanings follow the field; `exposition` is what a ``/metrics`` page shows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from typing import get_args
 
 from octavo.core.types import FinishReason
+from octavo.metrics.instruments import Counter, Family, Gauge, Histogram, Instrument
+from octavo.metrics.prometheus import CONTENT_TYPE, render
 from octavo.metrics.stats import StepStats
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+__all__ = ["CONTENT_TYPE", "EngineMetrics", "FinishedCompletion"]
 
 _SECONDS = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1,
-    2.5,
-    5,
-    10,
-    30,
-    60,
-    120,
-    300,
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1, 2.5, 5, 10, 30, 60, 120, 300),
 )
 _STEP_SECONDS = (0.0001, 0.00025, 0.0005, *_SECONDS[:11])
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 50_000, 100_000)
@@ -50,12 +36,11 @@ class FinishedCompletion:
 
 
 class EngineMetrics:
-    """Counters, gauges and histograms; `exposition` renders them."""
+    """Counters, gauges and histograms of one engine, by the name of its model."""
 
     def __init__(self, model_name: str) -> None:
-        self.registry = CollectorRegistry()
-        self._labels = {"model_name": model_name}
-        self._families: dict[str, Any] = {}
+        self.model_name = model_name
+        self.families: list[Family] = []
         self._make_gauges()
         self._make_counters()
         self._make_histograms()
@@ -64,10 +49,8 @@ class EngineMetrics:
         self._running = self._gauge("num_requests_running", "Requests that take part in steps")
         self._waiting = self._gauge("num_requests_waiting", "Requests in the queue")
         self._usage = self._gauge("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1")
-        self._blocks = {
-            state: self._gauge("kv_cache_blocks", "KV blocks by state", state=state)
-            for state in ("used", "cached", "free")
-        }
+        self._blocks = {state: Gauge() for state in ("used", "cached", "free")}
+        self._add("kv_cache_blocks", "KV blocks by state", self._blocks, label="state")
 
     def _make_counters(self) -> None:
         self._queries = self._counter(
@@ -77,12 +60,13 @@ class EngineMetrics:
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens computed")
         self._generated = self._counter("generation_tokens", "Tokens generated")
         self._preemptions = self._counter("num_preemptions", "Requests that gave back their blocks")
-        self._success = {
-            reason: self._counter(
-                "request_success", "Completions that ended, by reason", finished_reason=reason
-            )
-            for reason in get_args(FinishReason)
-        }
+        self._success = {reason: Counter() for reason in get_args(FinishReason)}
+        self._add(
+            "request_success",
+            "Completions that ended, by reason",
+            self._success,
+            label="finished_reason",
+        )
 
     def _make_histograms(self) -> None:
         self._first_token = self._histogram(
@@ -103,20 +87,19 @@ class EngineMetrics:
         self._request_generated = self._histogram(
             "request_generation_tokens", "Tokens generated for a completion", _TOKENS
         )
-        self._step = {
-            part: self._histogram("step_seconds", "Parts of a step", _STEP_SECONDS, part=part)
-            for part in ("schedule", "prepare", "forward", "sample", "commit")
-        }
+        parts = ("schedule", "prepare", "forward", "sample", "commit")
+        self._step = {part: Histogram(_STEP_SECONDS) for part in parts}
+        self._add("step_seconds", "Parts of a step", self._step, label="part")
 
     def observe_step(self, stats: StepStats) -> None:
         """Takes in one step."""
         cache = stats.cache
-        self._running.set(stats.num_running)
-        self._waiting.set(stats.num_waiting)
-        self._usage.set(cache.usage)
-        self._blocks["used"].set(cache.num_used_blocks)
-        self._blocks["cached"].set(cache.num_cached_blocks)
-        self._blocks["free"].set(cache.num_free_blocks)
+        self._running.value = stats.num_running
+        self._waiting.value = stats.num_waiting
+        self._usage.value = cache.usage
+        self._blocks["used"].value = cache.num_used_blocks
+        self._blocks["cached"].value = cache.num_cached_blocks
+        self._blocks["free"].value = cache.num_free_blocks
         self._queries.inc(stats.num_prefix_queries)
         self._hits.inc(stats.num_prefix_hits)
         self._prompt_tokens.inc(stats.num_prompt_tokens)
@@ -139,8 +122,7 @@ class EngineMetrics:
 
     def observe_gap(self, seconds: float, num_tokens: int) -> None:
         """So many tokens came at once, this long after the ones before."""
-        for _ in range(num_tokens):
-            self._gap.observe(seconds / num_tokens)
+        self._gap.observe(seconds / num_tokens, num_tokens)
 
     def observe_finish(self, done: FinishedCompletion) -> None:
         """A completion has ended."""
@@ -149,31 +131,30 @@ class EngineMetrics:
         self._request_prompt.observe(done.num_prompt_tokens)
         self._request_generated.observe(done.num_generated_tokens)
 
+    def observe_death(self) -> None:
+        """The engine is gone: nothing runs or waits any more. Blocks stay as last heard of."""
+        self._running.value = self._waiting.value = 0
+
     def exposition(self) -> bytes:
         """All metrics in Prometheus's text format (`CONTENT_TYPE`)."""
-        return generate_latest(self.registry)
+        return render(self.families, self.model_name)
 
-    def _gauge(self, name: str, doc: str, **labels: str) -> Gauge:
-        child: Gauge = self._child(Gauge, name, doc, labels)
-        return child
+    def _gauge(self, name: str, doc: str) -> Gauge:
+        gauge = Gauge()
+        self._add(name, doc, {"": gauge})
+        return gauge
 
-    def _counter(self, name: str, doc: str, **labels: str) -> Counter:
-        child: Counter = self._child(Counter, name, doc, labels)
-        return child
+    def _counter(self, name: str, doc: str) -> Counter:
+        counter = Counter()
+        self._add(name, doc, {"": counter})
+        return counter
 
-    def _histogram(
-        self, name: str, doc: str, buckets: tuple[float, ...], **labels: str
-    ) -> Histogram:
-        child: Histogram = self._child(Histogram, name, doc, labels, buckets=buckets)
-        return child
+    def _histogram(self, name: str, doc: str, bounds: Sequence[float]) -> Histogram:
+        histogram = Histogram(bounds)
+        self._add(name, doc, {"": histogram})
+        return histogram
 
-    def _child(
-        self, kind: type[Any], name: str, doc: str, labels: dict[str, str], **options: Any
-    ) -> Any:
-        """One label combination of a metric, which is made with the first of them."""
-        if name not in self._families:
-            names = ["model_name", *labels]
-            self._families[name] = kind(
-                f"octavo:{name}", doc, names, registry=self.registry, **options
-            )
-        return self._families[name].labels(**self._labels, **labels)
+    def _add(
+        self, name: str, doc: str, members: Mapping[str, Instrument], label: str | None = None
+    ) -> None:
+        self.families.append(Family(name=name, documentation=doc, label=label, members=members))

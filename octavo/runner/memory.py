@@ -14,7 +14,7 @@ from octavo.attention.chunks import MAX_MASK_ELEMENTS
 from octavo.attention.one_token import MAX_GROUP_BYTES
 from octavo.core.model_spec import ModelSpec
 from octavo.core.types import DTYPE_BYTES, DtypeName
-from octavo.models.decoder import Decoder
+from octavo.models.base import CausalModel
 from octavo.runner import kv_tensors
 
 MAX_LOGITS_BYTES = 64 << 20
@@ -58,7 +58,7 @@ def activation_bytes(
 
 
 def measured_activation_bytes(
-    model: Decoder, backend: AttentionBackend, *, max_tokens: int, max_rows: int
+    model: CausalModel, backend: AttentionBackend, *, max_tokens: int, max_rows: int
 ) -> int:
     """The same for a GPU, from torch's count of a dummy step."""
     device = model.device
@@ -72,7 +72,9 @@ def measured_activation_bytes(
     return peak + rows * model.spec.vocab_size * 4 * (_COPIES_OF_LOGITS - 1)
 
 
-def dummy_step(model: Decoder, backend: AttentionBackend, *, max_tokens: int, max_rows: int) -> int:
+def dummy_step(
+    model: CausalModel, backend: AttentionBackend, *, max_tokens: int, max_rows: int
+) -> int:
     """Computes prompts of ``max_tokens`` tokens in all, and logits, in a cache of its own.
 
     Returns:

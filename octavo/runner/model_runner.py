@@ -24,7 +24,7 @@ from octavo.core.plan import (
     StepTimes,
     TokenLogprobs,
 )
-from octavo.models.decoder import Decoder
+from octavo.models.base import CausalModel
 from octavo.runner import kv_tensors
 from octavo.runner.buffers import RequestTables
 from octavo.runner.device import Device
@@ -70,7 +70,7 @@ class ModelRunner:
     """Implements `octavo.core.protocols.Executor`."""
 
     def __init__(
-        self, model: Decoder, backend: AttentionBackend, device: Device, limits: RunnerLimits
+        self, model: CausalModel, backend: AttentionBackend, device: Device, limits: RunnerLimits
     ) -> None:
         self._model = model
         self._backend = backend

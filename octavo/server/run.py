@@ -1,13 +1,14 @@
 """Runs the application on a socket, and ends it in good order.
 
 The first Ctrl-C or SIGTERM refuses new requests and lets the running ones finish for a while; the
-second aborts them.
+second aborts them; the third ends the process the hard way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from octavo.core.errors import ConfigError
 from octavo.front.async_engine import AsyncEngine
 
 _BACKLOG = 2048
+_LAST_WORDS_S = 5
+"""For clients to read what has been sent when everything else has ended."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -43,6 +46,21 @@ def bind(config: ServerConfig) -> socket.socket:
     return sock
 
 
+def _uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
+    settings = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="warning",
+        access_log=config.access_log,
+        lifespan="off",
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_LAST_WORDS_S,
+    )
+    if config.access_log:
+        logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+    return settings
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handling: ours drains first."""
 
@@ -58,16 +76,24 @@ async def serve(
     config: ServerConfig,
     notify: Callable[[str], None],
 ) -> None:
-    """Serves until a signal, then drains and returns."""
-    server = _Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", backlog=_BACKLOG)
-    )
+    """Serves until a signal, then drains and returns.
+
+    Args:
+        sock: from `bind`; closed in the end.
+        notify: told in a sentence what is being waited for.
+    """
+    server = _Server(_uvicorn_config(app, config))
     stop = asyncio.Event()
     now = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
-        (now if stop.is_set() else stop).set()
+        if not stop.is_set():
+            stop.set()
+            return
+        now.set()
+        for number in _SIGNALS:  # the third one ends the process, whatever it is doing
+            loop.remove_signal_handler(number)
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal)
@@ -91,7 +117,8 @@ async def _drain(
 ) -> None:
     if engine.num_open:
         notify(
-            f"finishing {engine.num_open} requests, {timeout_s:g} s at most; again to stop at once"
+            f"finishing requests ({engine.num_open} in flight), {timeout_s:g} s at most; "
+            "once more to stop at once"
         )
     drained = asyncio.create_task(engine.drain(timeout_s))
     hurry = asyncio.create_task(now.wait())

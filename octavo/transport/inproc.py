@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 
 from octavo.core.errors import EngineDead
-from octavo.transport.messages import FromEngine, ToEngine
+from octavo.transport.messages import FromEngine, Shutdown, ToEngine
 
 
 class InprocEngineEnd:
@@ -18,26 +19,25 @@ class InprocEngineEnd:
         self.outbox: asyncio.Queue[FromEngine | None] = asyncio.Queue()
 
     def send(self, message: FromEngine) -> None:
-        """See `EngineEnd.send`."""
+        """See `EngineEnd.send`. Messages to an event loop that is closed vanish."""
         self._post(message)
 
     def receive(self, timeout_s: float | None) -> list[ToEngine]:
         """See `EngineEnd.receive`."""
         messages: list[ToEngine] = []
-        try:
+        with contextlib.suppress(queue.Empty):
             if timeout_s != 0:
                 messages.append(self.inbox.get(timeout=timeout_s))
             while True:
                 messages.append(self.inbox.get_nowait())
-        except queue.Empty:
-            return messages
+        return messages
 
     def close(self) -> None:
         """The front end's `receive` raises once it has had all messages."""
         self._post(None)
 
     def _post(self, message: FromEngine | None) -> None:
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads any more
             self._loop.call_soon_threadsafe(self.outbox.put_nowait, message)
 
 
@@ -60,7 +60,8 @@ class InprocFrontEnd:
         return message
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Lets the engine's thread end: nobody else could tell it to."""
+        self._other.inbox.put(Shutdown())
 
 
 def make_pair() -> tuple[InprocFrontEnd, InprocEngineEnd]:

@@ -8,6 +8,7 @@ socket is the real thing.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -37,9 +38,10 @@ from octavo.transport.messages import Abort, Failed, FromEngine, Ready, StepDone
 MODEL = "echo"
 MAX_MODEL_LEN = 64
 EOS = 2  # <|im_end|>
+_SEND_BUFFER_BYTES = 8192  # small, so that a client that does not read is felt soon
 TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.name %} {{ m.name }}{% endif %}\n"
-    "{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.name %} {{ m.name }}{% endif %}"
+    "{{ '\\n' + m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{{ extra }}"
 )
 
@@ -104,9 +106,7 @@ class _Run:
         return RequestDelta(
             request_id=fork_id(self.submit.request_id, self.index),
             new_token_ids=(token,),
-            logprobs=()
-            if params.logprobs is None
-            else (made_up_logprobs(token, params.logprobs),),
+            logprobs=() if params.logprobs is None else (made_up_logprobs(token, params.logprobs),),
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=script.num_cached_tokens if first else None,
             finish_reason=reason,
@@ -282,14 +282,14 @@ def listening(script: Script, tokenizer: Tokenizer, **options: Any) -> Iterator[
 
     async def main() -> None:
         async with served(script, tokenizer=tokenizer, **options) as parts:
-            server = uvicorn.Server(
-                uvicorn.Config(parts.app, port=0, log_level="error", lifespan="off")
-            )
-            task = asyncio.create_task(server.serve())
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            sock.bind(("127.0.0.1", 0))
+            server = uvicorn.Server(uvicorn.Config(parts.app, log_level="error", lifespan="off"))
+            task = asyncio.create_task(server.serve([sock]))
             while not server.started:
                 await asyncio.sleep(0.005)
-            port = server.servers[0].sockets[0].getsockname()[1]
-            found.extend([f"http://127.0.0.1:{port}", parts, server])
+            found.extend([f"http://127.0.0.1:{sock.getsockname()[1]}", parts, server])
             ready.set()
             await task
 

@@ -61,7 +61,7 @@ async def chat_completions(body: ChatCompletionRequest, request: Request) -> Res
 def _job(body: ChatCompletionRequest, state: ServerState) -> Job:
     """Checks everything that can be checked before the engine hears of the request."""
     model = state.check_model(body.model)
-    check_options(body)
+    check_options(body, state)
     max_tokens = _max_tokens(body)
     prompts = [chat_prompt(body.messages, body, state)]
     params = sampling_params(
@@ -117,13 +117,13 @@ async def _events(job: Job, body: ChatCompletionRequest) -> AsyncGenerator[bytes
     counter = UsageCounter(job)
     begun = False
     async with aclosing(job.stream()) as stream:
-        async for news in stream:
-            counter.add(news)
+        async for number, deltas in stream:
             events = []
             if not begun:
                 begun = True
                 events += [_opening(job, body, index, counter) for index in range(job.params.n)]
-            for delta in news[1]:
+            for delta in deltas:
+                counter.add(number, delta)
                 chunk = job.envelope(CHUNK, [_chunk(body, delta)], counter.so_far)
                 events.append(event(chunk))
             yield b"".join(events)

@@ -83,7 +83,7 @@ class Job:
                 yield news
 
 
-def check_options(body: SamplingBody) -> None:
+def check_options(body: SamplingBody, state: ServerState) -> None:
     """Refuses what contradicts itself, or would be ignored.
 
     Raises:
@@ -92,6 +92,12 @@ def check_options(body: SamplingBody) -> None:
     if body.stream_options is not None and not body.stream:
         raise InvalidParameter(
             "stream_options is set, but stream is not true", param="stream_options"
+        )
+    if body.priority and state.engine.info.policy == "fcfs":
+        raise UnsupportedParameter(
+            f"priority is {body.priority}, but this server serves in order of arrival: leave it "
+            "out, or start the server with --policy priority",
+            param="priority",
         )
     if body.stream and body.prompt_logprobs is not None:
         raise UnsupportedParameter(
@@ -112,13 +118,11 @@ class UsageCounter:
         self._cached: dict[int, int] = {}
         self._generated = 0
 
-    def add(self, news: News) -> None:
-        """Takes in a piece of a stream."""
-        number, deltas = news
-        for delta in deltas:
-            self._generated += len(delta.token_ids)
-            if delta.num_cached_tokens is not None and delta.index == 0:
-                self._cached[number] = delta.num_cached_tokens
+    def add(self, number: int, delta: CompletionDelta) -> None:
+        """Takes in a piece of a completion of prompt ``number``."""
+        self._generated += len(delta.token_ids)
+        if delta.num_cached_tokens is not None and delta.index == 0:
+            self._cached[number] = delta.num_cached_tokens
 
     @property
     def total(self) -> Usage:

@@ -53,7 +53,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
 def _job(body: CompletionRequest, state: ServerState) -> Job:
     """Checks everything that can be checked before the engine hears of the request."""
     model = state.check_model(body.model)
-    check_options(body)
+    check_options(body, state)
     n = 1 if body.n is None else body.n
     if body.best_of not in (None, n):
         raise UnsupportedParameter(
@@ -139,15 +139,13 @@ async def _events(job: Job, body: CompletionRequest) -> AsyncGenerator[bytes, No
     counter = UsageCounter(job)
     chunks = _Chunks(job, body)
     async with aclosing(job.stream()) as stream:
-        async for news in stream:
-            counter.add(news)
-            number, deltas = news
-            yield b"".join(
-                [
-                    event(job.envelope(KIND, [chunks.choice(number, delta)], counter.so_far))
-                    for delta in deltas
-                ]
-            )
+        async for number, deltas in stream:
+            events = []
+            for delta in deltas:
+                counter.add(number, delta)
+                choice = chunks.choice(number, delta)
+                events.append(event(job.envelope(KIND, [choice], counter.so_far)))
+            yield b"".join(events)
     last = event(job.envelope(KIND, [], counter.total)) if counter.is_wanted else b""
     yield last + DONE
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from octavo.core.errors import ContextTooLong, InvalidParameter
 from octavo.core.types import TokenId

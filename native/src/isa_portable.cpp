@@ -1,0 +1,34 @@
+// The kernels in plain C++, for any processor.
+//
+// Everything here is in an unnamed namespace, and no template of the standard library is used with a
+// type from outside it: such an instance could be merged with another file's, and then run on a
+// processor without these instructions.
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include <omp.h>
+
+
+#include "kernels.h"
+
+
+
+namespace octavo {
+namespace {
+
+constexpr int kMaxAccumulators = 12; // vectors of sums that fit in the registers
+constexpr int kMaxRows = 6;
+#include "simd.h"
+#include "gemm.h"
+#include "rows.h"
+#include "attention.h"
+
+const Kernels table = {"portable", W, pack, unpack_row, gemm, rms_norm, rope_and_cache, attention};
+
+} // namespace
+
+const Kernels *kernels_portable() { return &table; }
+
+} // namespace octavo

@@ -1,0 +1,130 @@
+"""A decoder whose whole step is one call into the compiled CPU kernels.
+
+Weights are packed once, in their own precision; activations are float32. Every row's bits depend on
+that row's inputs alone: sums over the hidden size run in order, attention over fixed segments of
+the context. So a token and its log-probability are the same alone, in any batch, for any cut of the
+prompt, and after preemption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from octavo.attention.base import ForwardContext, LayerCache
+from octavo.attention.native import NativeMetadata
+from octavo.core.model_spec import ModelSpec
+from octavo.kernels import native
+from octavo.layers.attention import attention_spec
+from octavo.layers.rotary import inverse_frequencies
+from octavo.models.decoder import Decoder
+
+
+class NativeDecoder:
+    """Takes over the weights of a loaded, unpacked `Decoder`, which is empty afterwards."""
+
+    def __init__(self, model: Decoder, isa: str, *, block_size: int, max_model_len: int) -> None:
+        self.spec = model.spec
+        self.dtype = model.dtype
+        self.device = model.device
+        self._caches: Sequence[LayerCache] | None = None
+        self._model = native.extension().Model(isa, _config(model.spec, block_size))
+        for index, layer in enumerate(model.layers):
+            self._take_layer(index, layer)
+        self._take_ends(model)
+        positions = torch.arange(max_model_len, dtype=torch.float32)
+        angles = torch.outer(positions, inverse_frequencies(model.spec.rope, model.spec.head_dim))
+        self._model.set_rope(angles.cos(), angles.sin())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of packed weights and rotary tables."""
+        return int(self._model.weight_bytes)
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
+        """See `CausalModel.__call__`."""
+        if ctx.caches is not self._caches:
+            self._bind(ctx.caches)
+        step: NativeMetadata = ctx.metadata
+        hidden = torch.empty(len(token_ids), self.spec.hidden_size)
+        self._model.forward(
+            token_ids,
+            positions,
+            step.slots,
+            step.query_starts,
+            step.context_lens,
+            step.block_tables,
+            hidden,
+        )
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See `CausalModel.logits`."""
+        out = torch.empty(len(hidden), self.spec.vocab_size)
+        self._model.logits(hidden, out)
+        return out
+
+    def _bind(self, caches: Sequence[LayerCache]) -> None:
+        """The kernels keep bare pointers, so the tensors are kept alive here."""
+        for index, cache in enumerate(caches):
+            self._model.set_cache(index, cache.key, cache.value)
+        self._caches = caches
+
+    def _take_layer(self, index: int, layer: Any) -> None:
+        linears = {
+            "qkv": layer.attn.qkv,
+            "out": layer.attn.out,
+            "gate_up": layer.mlp.gate_up,
+            "down": layer.mlp.down,
+        }
+        for name, linear in linears.items():
+            bias = None if linear.bias is None else linear.bias.detach().float()
+            self._model.set_linear(index, name, _release(linear.weight), bias)
+        norms = {
+            "input": layer.input_norm,
+            "post": layer.post_norm,
+            "q_norm": layer.attn.q_norm,
+            "k_norm": layer.attn.k_norm,
+        }
+        for name, norm in norms.items():
+            if norm is not None:
+                self._model.set_norm(index, name, norm.weight.detach().float())
+
+    def _take_ends(self, model: Decoder) -> None:
+        """Embedding, final norm and output projection; tied ones share one packed matrix."""
+        self._model.set_norm(0, "final", model.norm.weight.detach().float())
+        embedding = _release(model.embed.weight)
+        if model.head is None:
+            self._model.set_linear(0, "head", embedding, None)
+        else:
+            self._model.set_embedding(embedding)
+            self._model.set_linear(0, "head", _release(model.head.weight), None)
+
+
+def _release(parameter: nn.Parameter | None) -> Tensor:
+    """The parameter's values, which the module holds no longer."""
+    assert parameter is not None, "the model is packed already"
+    values = parameter.detach()
+    parameter.data = torch.empty(0, dtype=values.dtype)
+    return values
+
+
+def _config(spec: ModelSpec, block_size: int) -> dict[str, float]:
+    attention = attention_spec(spec)
+    return {
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_layers": spec.num_layers,
+        "num_heads": spec.num_heads,
+        "num_kv_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "block_size": block_size,
+        "eps": spec.rms_norm_eps,
+        "gelu": int(spec.activation == "gelu_tanh"),
+        "window": attention.sliding_window or 0,
+        "scale": attention.scale,
+        "soft_cap": attention.soft_cap or 0.0,
+    }
