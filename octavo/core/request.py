@@ -49,6 +49,8 @@ class Request:
     num_cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache at first admission; None until then."""
     num_preemptions: int = 0
+    num_prompt_logprobs: int = 0
+    """Positions of the prompt whose log-probabilities have been reported."""
     is_announced: bool = False
     """Whether the client's side has had a delta of this request."""
     first_scheduled_s: float | None = None

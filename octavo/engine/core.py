@@ -62,7 +62,7 @@ class Engine:
         began = self._clock()
         plan = scheduler.schedule()
         planned = self._clock()
-        deltas = scheduler.end_stuck()
+        deltas = scheduler.end_outgrown()
         times, commit_s = StepTimes(), 0.0
         if plan is not None:
             self._last_step_id = plan.step_id

@@ -320,6 +320,8 @@ class AsyncEngine:
                 message = await self._link.receive()
                 if isinstance(message, StepDone):
                     await self._step_done(message)
+                    # Clients have a turn, even when messages pile up.
+                    await asyncio.sleep(0)
                 elif isinstance(message, Failed):
                     raise EngineDead(message.error)
         except EngineError as error:

@@ -9,11 +9,10 @@ from octavo.core.request import Request
 class StepBudget:
     """Tokens that the step under construction may still compute."""
 
-    __slots__ = ("_config", "_others_wait", "num_long_prompts", "num_tokens")
+    __slots__ = ("_config", "num_long_prompts", "num_tokens")
 
-    def __init__(self, config: SchedulerConfig, *, others_wait: bool) -> None:
+    def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
-        self._others_wait = others_wait
         self.num_tokens = config.max_num_batched_tokens
         self.num_long_prompts = 0
         """Long prompts in progress, whether they have a row in this step or not."""
@@ -28,13 +27,13 @@ class StepBudget:
         """Whether one more long prompt may be in progress."""
         return self.num_long_prompts < self._config.max_long_partial_prefills
 
-    def grant(self, request: Request) -> int:
+    def grant(self, request: Request, *, others_wait: bool) -> int:
         """Tokens that this request may compute in this step; 0 if the step is full.
 
         A long prompt takes half of a step at most while others wait, so that short prompts keep
         flowing past it.
         """
         wanted = request.num_remaining_tokens
-        if self._others_wait and self.is_long(wanted):
+        if others_wait and self.is_long(wanted):
             wanted = min(wanted, max(1, self._config.max_num_batched_tokens // 2))
         return min(wanted, self.num_tokens)

@@ -10,28 +10,29 @@ only has to compute them again, and most of its full blocks will still be in the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 
 from octavo.core.config import SchedulerConfig
 from octavo.core.errors import ContextTooLong, InvalidParameter
-from octavo.core.params import MAX_SEED
 from octavo.core.plan import (
-    NewRequest,
     RequestDelta,
     RowResult,
     ScheduledRequest,
     StepPlan,
     StepResult,
+    TokenLogprobs,
 )
 from octavo.core.protocols import Clock
-from octavo.core.request import Request, RequestState, fork_id
-from octavo.core.types import FinishReason, RequestId, TokenId
+from octavo.core.request import Request, RequestState
+from octavo.core.types import RequestId
 from octavo.kv.manager import BlockDelta, BlockManager
 from octavo.scheduler.budget import StepBudget
+from octavo.scheduler.draft import DraftPlan
 from octavo.scheduler.policy import POLICIES, Rank
 from octavo.scheduler.queue import WaitingLine
-from octavo.scheduler.stop import check_stop
+from octavo.scheduler.siblings import Siblings
+from octavo.scheduler.stop import Stop, check_stop
 
 
 @dataclass(slots=True)
@@ -43,33 +44,6 @@ class StepCounters:
     num_preemptions: int = 0
     num_prefix_queries: int = 0
     num_prefix_hits: int = 0
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A plan under construction. Rows may still be taken back."""
-
-    budget: StepBudget
-    rows: dict[RequestId, tuple[ScheduledRequest, BlockDelta]]
-    admitted: dict[RequestId, NewRequest]
-
-    def add(self, request: Request, num_tokens: int, delta: BlockDelta) -> None:
-        start = request.num_computed_tokens
-        row = ScheduledRequest(
-            request.request_id,
-            start,
-            num_tokens,
-            delta.new_block_ids,
-            (),
-            start + num_tokens == request.num_known_tokens,
-        )
-        self.rows[request.request_id] = (row, delta)
-        self.budget.num_tokens -= num_tokens
-
-    def take_back(self, request_id: RequestId) -> None:
-        entry = self.rows.pop(request_id, None)
-        if entry is not None:
-            self.budget.num_tokens += entry[0].num_new_tokens
 
 
 class Scheduler:
@@ -93,9 +67,9 @@ class Scheduler:
         self._ranks: dict[RequestId, Rank] = {}
         self._running: dict[RequestId, Request] = {}
         self._waiting = WaitingLine()
-        self._siblings: dict[RequestId, list[Request]] = {}
-        """Completions that wait until the first of their request has its prompt computed."""
-        self._fork_of: dict[RequestId, RequestId] = {}
+        self._siblings = Siblings()
+        self._outgrown: list[Request] = []
+        """Requests that all blocks together do not suffice for."""
         self._released: list[RequestId] = []
         """Known to the executor, and to be dropped with the next plan."""
 
@@ -127,40 +101,29 @@ class Scheduler:
             InvalidParameter: its prompt is empty, or its id is in use.
         """
         self._check_at_the_door(request)
-        self._enter(request)
+        for completion in (request, *self._siblings.make(request)):
+            name = completion.request_id
+            self._requests[name] = completion
+            self._ranks[name] = self._policy(completion, next(self._numbers))
         self._waiting.insert(request, self._ranks[request.request_id])
-        siblings = [_sibling(request, index) for index in range(1, request.params.n)]
-        for sibling in siblings:
-            self._enter(sibling)
-            self._fork_of[sibling.request_id] = request.request_id
-        if siblings:
-            self._siblings[request.request_id] = siblings
 
     def abort(self, request_ids: Iterable[RequestId]) -> list[RequestDelta]:
         """Ends these completions at once and gives back their blocks; unknown ids are ignored."""
         found = [self._requests[name] for name in request_ids if name in self._requests]
-        return [self._end(request, "abort") for request in found]
+        return [self._end(request, Stop("abort")) for request in found]
 
     def schedule(self) -> StepPlan | None:
         """Plans the next step, or returns None if nothing can be computed."""
-        budget = StepBudget(self._config, others_wait=len(self._waiting) > 0)
-        draft = _Draft(budget, {}, {})
-        num_preempted = self.counters.num_preemptions
+        draft = DraftPlan(StepBudget(self._config))
+        num_preemptions = self.counters.num_preemptions
         self._plan_running(draft)
-        # Whoever has just lost blocks, or found none, must not see newcomers take them.
-        if self.counters.num_preemptions == num_preempted:
+        # Whoever has just lost blocks must not see newcomers take them.
+        if self.counters.num_preemptions == num_preemptions:
             self._plan_waiting(draft)
-        if not draft.rows and not self._released:
+        if not len(draft) and not self._released:
             return None
         released, self._released = tuple(self._released), []
-        entries = draft.rows.values()
-        return StepPlan(
-            step_id=next(self._step_ids),
-            rows=tuple(row for row, _ in entries),
-            admitted=tuple(draft.admitted[name] for name in draft.rows if name in draft.admitted),
-            released=released,
-            copies=tuple(copy for _, delta in entries for copy in delta.copies),
-        )
+        return draft.finish(next(self._step_ids), released)
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[RequestDelta]:
         """Takes in a step's result: tokens, full blocks, finished requests."""
@@ -175,23 +138,19 @@ class Scheduler:
 
     def fail(self, plan: StepPlan, error: str) -> list[RequestDelta]:
         """The step as a whole failed: its requests end with an error, all others go on."""
-        rows = [
-            self._requests[row.request_id] for row in plan.rows if row.request_id in self._requests
-        ]
-        return [self._end(request, "error", error=error) for request in rows]
+        names = [row.request_id for row in plan.rows if row.request_id in self._requests]
+        return [self._end(self._requests[name], Stop("error"), error=error) for name in names]
 
-    def end_stuck(self) -> list[RequestDelta]:
-        """Ends requests that `schedule` found to be too long for the whole pool."""
-        stuck = [r for r in self._requests.values() if r.finish_reason is not None]
-        return [self._end(request, "length") for request in stuck]
+    def end_outgrown(self) -> list[RequestDelta]:
+        """Ends the requests for which `schedule` found all blocks together to be too few."""
+        outgrown, self._outgrown = self._outgrown, []
+        return [self._end(request, Stop("length")) for request in outgrown]
 
-    # ------------------------------------------------------------------ admission
+    # ------------------------------------------------------------------ planning
 
     def _check_at_the_door(self, request: Request) -> None:
-        prompt, capacity = (
-            request.num_prompt_tokens,
-            self.blocks.num_blocks * self.blocks.block_size,
-        )
+        prompt = request.num_prompt_tokens
+        capacity = self.blocks.num_blocks * self.blocks.block_size
         if prompt == 0:
             raise InvalidParameter(
                 "the prompt is empty: it needs at least one token", param="prompt"
@@ -214,44 +173,37 @@ class Scheduler:
                 param="prompt",
             )
 
-    def _enter(self, request: Request) -> None:
-        self._requests[request.request_id] = request
-        self._ranks[request.request_id] = self._policy(request, next(self._numbers))
-
-    # ------------------------------------------------------------------ planning
-
-    def _plan_running(self, draft: _Draft) -> None:
-        running = list(self._running.values())
-        draft.budget.num_long_prompts = sum(
-            draft.budget.is_long(request.num_remaining_tokens) for request in running
-        )
-        decodes = [request for request in running if request.num_remaining_tokens == 1]
-        others = [request for request in running if request.num_remaining_tokens > 1]
+    def _plan_running(self, draft: DraftPlan) -> None:
+        decodes: list[Request] = []
+        others: list[Request] = []
+        for request in self._running.values():
+            remaining = request.num_remaining_tokens
+            (decodes if remaining == 1 else others).append(request)
+            draft.budget.num_long_prompts += draft.budget.is_long(remaining)
         for request in (*decodes, *others):
             if request.request_id not in self._running:
                 continue  # preempted for the sake of one before it
-            num_tokens = draft.budget.grant(request)
+            num_tokens = draft.budget.grant(request, others_wait=len(self._waiting) > 0)
             if num_tokens == 0:
                 continue
             delta = self._reserve(request, num_tokens, draft)
             if delta is not None:
                 draft.add(request, num_tokens, delta)
 
-    def _reserve(self, request: Request, num_tokens: int, draft: _Draft) -> BlockDelta | None:
+    def _reserve(self, request: Request, num_tokens: int, draft: DraftPlan) -> BlockDelta | None:
         """Blocks for a running request, if need be at the expense of those ranked last."""
         while (delta := self.blocks.reserve(request, num_tokens)) is None:
-            victim = max(self._running, key=self._ranks.__getitem__)
             if len(self._running) == 1:
-                # All blocks are its own, and they do not suffice: nothing could ever help.
-                request.finish_reason = "length"
+                self._outgrown.append(request)
                 return None
+            victim = max(self._running, key=self._ranks.__getitem__)
             draft.take_back(victim)
             self._preempt(self._running[victim])
             if victim == request.request_id:
                 return None
         return delta
 
-    def _plan_waiting(self, draft: _Draft) -> None:
+    def _plan_waiting(self, draft: DraftPlan) -> None:
         budget = draft.budget
         for request in list(self._waiting):
             if budget.num_tokens == 0 or len(self._running) >= self._config.max_num_seqs:
@@ -263,17 +215,17 @@ class Scheduler:
                 return
             budget.num_long_prompts += is_long
 
-    def _admit(self, request: Request, draft: _Draft) -> bool:
+    def _admit(self, request: Request, draft: DraftPlan) -> bool:
         """Gives a waiting request its cached prefix and blocks; False if there are too few."""
         name = request.request_id
         num_cached = self._begin_table(request)
-        num_tokens = draft.budget.grant(request)
+        num_tokens = draft.budget.grant(request, others_wait=len(self._waiting) > 1)
         delta = self.blocks.reserve(request, num_tokens)
         if delta is None:
             self.blocks.free(name)
             request.num_computed_tokens = 0
-            if not self._running and not draft.rows:
-                request.finish_reason = "length"
+            if not self._running:
+                self._outgrown.append(request)
             return False
         self._waiting.remove(name, self._ranks[name])
         self._running[name] = request
@@ -283,22 +235,18 @@ class Scheduler:
             request.first_scheduled_s = self._clock()
         self.counters.num_prefix_queries += request.num_known_tokens
         self.counters.num_prefix_hits += num_cached
-        table = self.blocks.block_ids(name)
-        known_blocks = table[: len(table) - len(delta.new_block_ids)]
-        draft.admitted[name] = _new_request(request, _before_copies(known_blocks, delta))
-        draft.add(request, num_tokens, delta)
+        draft.admit(request, num_tokens, delta, self.blocks.block_ids(name))
         return True
 
     def _begin_table(self, request: Request) -> int:
         """Starts a block table from a sibling's blocks or the prefix cache; returns its tokens."""
-        parent = self._running.get(self._fork_of.get(request.request_id, ""))
-        if parent is not None and parent.num_computed_tokens >= parent.num_prompt_tokens:
-            if not request.output_token_ids:
-                self.blocks.fork(parent, request)
-                return request.num_computed_tokens
-        hit = self.blocks.match(request)
-        request.num_computed_tokens = hit.num_tokens
-        return hit.num_tokens
+        first = self._running.get(self._siblings.first_of(request.request_id) or "")
+        is_fresh = not request.output_token_ids
+        if first is not None and is_fresh and first.num_computed_tokens >= first.num_prompt_tokens:
+            self.blocks.fork(first, request)
+        else:
+            request.num_computed_tokens = self.blocks.match(request).num_tokens
+        return request.num_computed_tokens
 
     def _preempt(self, request: Request) -> None:
         self._leave(request)
@@ -306,7 +254,7 @@ class Scheduler:
         request.num_preemptions += 1
         self.counters.num_preemptions += 1
         self._waiting.insert(request, self._ranks[request.request_id])
-        self._release_siblings(request)
+        self._let_siblings_go(request.request_id)
 
     # ------------------------------------------------------------------ results
 
@@ -314,61 +262,54 @@ class Scheduler:
         self, request: Request, row: ScheduledRequest, outcome: RowResult
     ) -> RequestDelta | None:
         if outcome.error is not None:
-            return self._end(request, "error", error=outcome.error)
-        end = row.start + row.num_new_tokens
-        self.counters.num_prompt_tokens += min(end, request.num_prompt_tokens) - min(
-            row.start, request.num_prompt_tokens
-        )
+            return self._end(request, Stop("error"), error=outcome.error)
+        prompt, end = request.num_prompt_tokens, row.start + row.num_new_tokens
+        if row.start < prompt:
+            self.counters.num_prompt_tokens += min(end, prompt) - row.start
         request.num_computed_tokens = end
         self.blocks.commit(request)
-        if end >= request.num_prompt_tokens:
-            self._release_siblings(request)
-        kept: list[TokenId] = []
+        if row.start < prompt <= end:
+            self._let_siblings_go(request.request_id)
+        stop, num_kept = None, 0
         for token in outcome.token_ids:
             request.output_token_ids.append(token)
-            kept.append(token)
+            num_kept += 1
             stop = check_stop(request, self._max_model_len)
             if stop is not None:
-                self.counters.num_generated_tokens += len(kept)
-                delta = self._end(request, stop.finish_reason, stop_reason=stop.stop_reason)
-                return _with_tokens(delta, kept, outcome)
-        self.counters.num_generated_tokens += len(kept)
-        if not kept and not outcome.prompt_logprobs:
-            return None
-        return _with_tokens(self._delta(request), kept, outcome)
-
-    def _delta(self, request: Request) -> RequestDelta:
-        if request.is_announced or request.first_scheduled_s is None:
-            return RequestDelta(request_id=request.request_id)
-        request.is_announced = True
-        return RequestDelta(
-            request_id=request.request_id,
-            num_cached_tokens=request.num_cached_tokens,
-            queue_s=request.first_scheduled_s - request.arrival_s,
+                break
+        self.counters.num_generated_tokens += num_kept
+        outcome = RowResult(
+            request.request_id,
+            outcome.token_ids[:num_kept],
+            outcome.logprobs[:num_kept],
+            _unseen_prompt_logprobs(request, row, outcome),
         )
+        if stop is not None:
+            return self._end(request, stop, outcome)
+        if not outcome.token_ids and not outcome.prompt_logprobs:
+            return None
+        return _delta(request, outcome)
 
     def _end(
         self,
         request: Request,
-        reason: FinishReason,
+        stop: Stop,
+        outcome: RowResult | None = None,
         *,
-        stop_reason: TokenId | None = None,
         error: str | None = None,
     ) -> RequestDelta:
+        """Takes a request out of everything, and says what its client must still hear."""
         name = request.request_id
-        delta = replace(
-            self._delta(request), finish_reason=reason, stop_reason=stop_reason, error=error
-        )
+        was_held = self._siblings.forget(request)
         if name in self._running:
             self._leave(request)
-        elif not self._is_held_back(request):
+        elif not was_held:
             self._waiting.remove(name, self._ranks[name])
-        self._release_siblings(request)
+        self._let_siblings_go(name)
         request.state = RequestState.FINISHED
-        request.finish_reason, request.stop_reason = reason, stop_reason
+        request.finish_reason, request.stop_reason = stop
         del self._requests[name], self._ranks[name]
-        self._fork_of.pop(name, None)
-        return delta
+        return _delta(request, outcome or RowResult(name), error)
 
     def _leave(self, request: Request) -> None:
         """Gives back everything that a running request holds, here and at the executor."""
@@ -378,59 +319,34 @@ class Scheduler:
         request.num_computed_tokens = 0
         self._released.append(name)
 
-    def _release_siblings(self, request: Request) -> None:
-        """The first completion is ready to be forked from, or will not be soon: no more waiting."""
-        for sibling in self._siblings.pop(request.request_id, ()):
+    def _let_siblings_go(self, request_id: RequestId) -> None:
+        for sibling in self._siblings.let_go(request_id):
             self._waiting.insert(sibling, self._ranks[sibling.request_id])
 
-    def _is_held_back(self, request: Request) -> bool:
-        """Whether a completion waits for its sibling's prompt; if so it does so no longer."""
-        siblings = self._siblings.get(self._fork_of.get(request.request_id, ""), [])
-        if request not in siblings:
-            return False
-        siblings.remove(request)
-        return True
 
-
-def _sibling(request: Request, index: int) -> Request:
-    """Another completion of the same prompt, with a seed of its own."""
-    params = replace(request.params, prompt_logprobs=None)
-    return Request(
-        request_id=fork_id(request.request_id, index),
-        prompt_token_ids=request.prompt_token_ids,
-        params=params,
-        seed=(request.seed + index) & MAX_SEED,
-        eos_token_ids=request.eos_token_ids,
-        priority=request.priority,
-        arrival_s=request.arrival_s,
-        cache_salt=request.cache_salt,
-    )
-
-
-def _before_copies(block_ids: tuple[int, ...], delta: BlockDelta) -> tuple[int, ...]:
-    """The table as it is before copy-on-write, which the executor applies itself."""
-    table = list(block_ids)
-    for copy in delta.copies:
-        table[copy.table_index] = copy.source
-    return tuple(table)
-
-
-def _new_request(request: Request, block_ids: tuple[int, ...]) -> NewRequest:
-    return NewRequest(
+def _delta(request: Request, outcome: RowResult, error: str | None = None) -> RequestDelta:
+    """What a client hears of a step; the first time also how its request began."""
+    is_first = not request.is_announced and request.first_scheduled_s is not None
+    request.is_announced |= is_first
+    queue_s = (request.first_scheduled_s or 0.0) - request.arrival_s
+    return RequestDelta(
         request_id=request.request_id,
-        token_ids=tuple(request.token_ids()),
-        num_prompt_tokens=request.num_prompt_tokens,
-        params=request.params,
-        seed=request.seed,
-        eos_token_ids=request.eos_token_ids,
-        block_ids=block_ids,
-    )
-
-
-def _with_tokens(delta: RequestDelta, tokens: list[TokenId], outcome: RowResult) -> RequestDelta:
-    return replace(
-        delta,
-        new_token_ids=tuple(tokens),
-        logprobs=outcome.logprobs[: len(tokens)],
+        new_token_ids=outcome.token_ids,
+        logprobs=outcome.logprobs,
         prompt_logprobs=outcome.prompt_logprobs,
+        num_cached_tokens=request.num_cached_tokens if is_first else None,
+        queue_s=queue_s if is_first else None,
+        finish_reason=request.finish_reason,
+        stop_reason=request.stop_reason,
+        error=error,
     )
+
+
+def _unseen_prompt_logprobs(
+    request: Request, row: ScheduledRequest, outcome: RowResult
+) -> tuple[TokenLogprobs, ...]:
+    """Those that were not reported before a preemption made the prompt start again."""
+    seen = max(0, request.num_prompt_logprobs - row.start)
+    unseen = outcome.prompt_logprobs[seen:]
+    request.num_prompt_logprobs += len(unseen)
+    return unseen

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -179,6 +180,17 @@ def test_prompt_and_output_must_fit_the_context(within: Within) -> None:
     within(scenario)
 
 
+def test_what_cannot_happen_has_a_log_probability_that_json_can_hold(within: Within) -> None:
+    async def scenario(client: Client) -> None:
+        lists = (await client.complete(prompt="ab", max_tokens=1, logprobs=1))["choices"][0]
+        assert lists["logprobs"]["token_logprobs"] == [-9999.0]
+        chat = await client.chat("ab", max_tokens=1, logprobs=True, top_logprobs=1)
+        (entry,) = chat["choices"][0]["logprobs"]["content"]
+        assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] == -9999.0
+
+    within(scenario, Script(best_logprob=-math.inf))
+
+
 def test_usage_on_every_chunk(within: Within) -> None:
     async def scenario(client: Client) -> None:
         chunks = await client.stream_completion(
@@ -187,6 +199,10 @@ def test_usage_on_every_chunk(within: Within) -> None:
         assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 2, 3]
         chunks = await client.stream_completion(prompt="ab", max_tokens=3)
         assert all("usage" not in chunk for chunk in chunks)
+        chunks = await client.stream_completion(
+            prompt="ab", max_tokens=3, stream_options={"include_usage": True}
+        )
+        assert [chunk["usage"] is None for chunk in chunks] == [True, True, True, False]
 
     within(scenario)
 

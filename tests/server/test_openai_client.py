@@ -131,7 +131,7 @@ def test_many_at_once(server: tuple[str, Served]) -> None:
             texts = [f"z{number:02d}" for number in range(50)]
             found = await asyncio.gather(*map(streamed, texts), *map(whole, texts))
         for text, answer in zip(texts, found, strict=False):
-            assert answer == text * (len(answer) // 3) and len(answer) >= 9
+            assert (text * 20).startswith(answer) and len(answer) >= 9
         assert found[50:] == [f"user\n{text}" for text in texts]
 
     asyncio.run(main())

@@ -12,17 +12,16 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import uvicorn
+from support import echo_engine
 from support.vocabularies import byte_level_metadata
 
-from octavo.core.cache_plan import CachePlan, MemoryUse
 from octavo.core.config import ServerConfig
 from octavo.core.errors import EngineDead
 from octavo.core.info import EngineInfo
-from octavo.core.model_spec import ModelSpec
 from octavo.core.plan import RequestDelta, TokenLogprobs
 from octavo.core.request import fork_id
 from octavo.front.async_engine import AsyncEngine
@@ -33,6 +32,7 @@ from octavo.server.state import ServerState
 from octavo.tokenizer.chat_template import ChatTemplate
 from octavo.tokenizer.gguf import tokenizer_from_gguf
 from octavo.tokenizer.tokenizer import Tokenizer
+from octavo.transport.base import FrontEnd
 from octavo.transport.messages import Abort, Failed, FromEngine, Ready, StepDone, Submit, ToEngine
 
 MODEL = "echo"
@@ -47,38 +47,9 @@ TEMPLATE = (
 
 
 def make_info(vocab_size: int, max_model_len: int) -> EngineInfo:
-    spec = ModelSpec(
-        architecture="echo",
-        vocab_size=vocab_size,
-        hidden_size=8,
-        intermediate_size=8,
-        num_layers=1,
-        num_heads=1,
-        num_kv_heads=1,
-        head_dim=8,
-        max_position=max_model_len,
-    )
-    plan = CachePlan(
-        num_blocks=64,
-        block_size=16,
-        bytes_per_block=1024,
-        max_model_len=max_model_len,
-        utilization=0.5,
-        memory=MemoryUse(total_bytes=1, weight_bytes=0, activation_bytes=0),
-    )
-    return EngineInfo(
-        model=MODEL,
-        spec=spec,
-        cache_plan=plan,
-        max_model_len=max_model_len,
-        dtype="float32",
-        kv_dtype="float32",
-        device="cpu",
-        attention_backend="reference",
-        num_threads=1,
-        max_num_batched_tokens=64,
-        max_num_seqs=8,
-    )
+    info = echo_engine.make_info()
+    spec = replace(info.spec, vocab_size=vocab_size)
+    return replace(info, spec=spec, max_model_len=max_model_len)
 
 
 @dataclass(slots=True)
@@ -101,24 +72,18 @@ class _Run:
         prompt_logprobs: tuple[TokenLogprobs, ...] = ()
         if first and self.index == 0 and params.prompt_logprobs is not None:
             prompt_logprobs = tuple(
-                made_up_logprobs(after, params.prompt_logprobs) for after in prompt[1:]
+                script.logprobs(after, params.prompt_logprobs) for after in prompt[1:]
             )
         return RequestDelta(
             request_id=fork_id(self.submit.request_id, self.index),
             new_token_ids=(token,),
-            logprobs=() if params.logprobs is None else (made_up_logprobs(token, params.logprobs),),
+            logprobs=() if params.logprobs is None else (script.logprobs(token, params.logprobs),),
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=script.num_cached_tokens if first else None,
             finish_reason=reason,
             error="the device failed on purpose" if failed else None,
             queue_s=0.0 if first else None,
         )
-
-
-def made_up_logprobs(token: int, num_top: int) -> TokenLogprobs:
-    """The token itself is the likeliest; the next ids are its alternatives."""
-    top = tuple((token + i if token + i < 300 else i, -0.25 - i) for i in range(num_top))
-    return TokenLogprobs(token, -0.25, 1, top)
 
 
 @dataclass(slots=True)
@@ -132,8 +97,15 @@ class Script:
     die_after_steps: int | None = None
     refuse: RequestDelta | None = None
     """What to answer to every request; its id is filled in."""
+    best_logprob: float = -0.25
     submits: list[Submit] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+
+    def logprobs(self, token: int, num_top: int) -> TokenLogprobs:
+        """The token itself is the likeliest; the next ids are its alternatives."""
+        best = self.best_logprob
+        top = tuple((token + i if token + i < 300 else i, best - i) for i in range(num_top))
+        return TokenLogprobs(token, best, 1, top)
 
 
 class FakeEngine:
@@ -231,7 +203,7 @@ class Served:
     state: ServerState
     app: Any
     script: Script
-    link: FakeEngine
+    link: Any
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -243,14 +215,16 @@ async def served(
     script: Script | None = None,
     *,
     tokenizer: Tokenizer,
+    link: FrontEnd | None = None,
     template: str | None = TEMPLATE,
     max_model_len: int = MAX_MODEL_LEN,
     config: ServerConfig | None = None,
     generation_defaults: dict[str, float | int] | None = None,
 ) -> AsyncIterator[Served]:
-    """The application over a started front end."""
+    """The application over a started front end; over the script if no ``link`` is given."""
     script = script or Script()
-    link = FakeEngine(script, make_info(tokenizer.vocab_size, max_model_len))
+    if link is None:
+        link = FakeEngine(script, make_info(tokenizer.vocab_size, max_model_len))
     engine = AsyncEngine(
         link,
         tokenizer,

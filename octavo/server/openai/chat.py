@@ -28,6 +28,7 @@ from octavo.server.openai.responses import (
     ChatMessage,
     TokenLogprob,
     TopLogprob,
+    finite,
 )
 from octavo.server.openai.sampling import sampling_params
 from octavo.server.openai.schemas import ChatCompletionRequest
@@ -156,9 +157,9 @@ def logprobs_json(entries: Sequence[DecodedLogprob]) -> ChatLogprobs:
         [
             TokenLogprob(
                 entry.text,
-                entry.logprob,
+                finite(entry.logprob),
                 list(entry.raw),
-                [TopLogprob(top.text, top.logprob, list(top.raw)) for top in entry.top],
+                [TopLogprob(top.text, finite(top.logprob), list(top.raw)) for top in entry.top],
             )
             for entry in entries
         ]

@@ -10,11 +10,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar, cast
 
+from msgspec import UNSET, UnsetType
+
 from octavo.core.errors import ExecutorError, InvalidParameter, UnsupportedParameter
 from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
 from octavo.front.outputs import CompletionDelta, DecodedLogprob, RequestOutput
-from octavo.server.openai.responses import Envelope, PromptTokensDetails, Usage
+from octavo.server.openai.responses import Envelope, PromptTokensDetails, Usage, finite
 from octavo.server.openai.schemas import SamplingBody
 from octavo.server.state import ServerState
 
@@ -40,7 +42,9 @@ class Job:
     id: str
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def envelope(self, kind: str, choices: list[Any], usage: Usage | None = None) -> Envelope:
+    def envelope(
+        self, kind: str, choices: list[Any], usage: Usage | UnsetType | None = UNSET
+    ) -> Envelope:
         """An answer or chunk around ``choices``."""
         return Envelope(self.id, kind, self.created, self.model, choices, usage)
 
@@ -130,9 +134,11 @@ class UsageCounter:
         return _usage(self._prompt_tokens, self._generated, sum(self._cached.values()))
 
     @property
-    def so_far(self) -> Usage | None:
-        """The sum so far if every chunk carries it."""
-        return self.total if self.is_continuous else None
+    def so_far(self) -> Usage | UnsetType | None:
+        """What the usage field of a chunk that is not the last one holds, if it has one."""
+        if self.is_continuous:
+            return self.total
+        return None if self.is_wanted else UNSET
 
 
 def usage_of(outputs: Sequence[RequestOutput]) -> Usage:
@@ -164,7 +170,7 @@ def prompt_logprobs_json(
         if entry is None
         else {
             str(item.token_id): {
-                "logprob": item.logprob,
+                "logprob": finite(item.logprob),
                 "rank": item.rank,
                 "decoded_token": item.text,
             }

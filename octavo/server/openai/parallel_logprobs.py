@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from octavo.front.outputs import DecodedLogprob
-from octavo.server.openai.responses import CompletionLogprobs
+from octavo.server.openai.responses import CompletionLogprobs, finite
 
 Entry: TypeAlias = DecodedLogprob | None
 """None stands for the first token of a prompt, which has no log-probability."""
@@ -38,9 +38,9 @@ class LogprobLists:
                 lists.token_logprobs.append(None)
                 lists.top_logprobs.append(None)
             else:
-                lists.token_logprobs.append(entry.logprob)
+                lists.token_logprobs.append(finite(entry.logprob))
                 top = [*entry.top[: self._num_top], entry]
-                lists.top_logprobs.append({spelled(item.raw): item.logprob for item in top})
+                lists.top_logprobs.append({spelled(item.raw): finite(item.logprob) for item in top})
         return lists
 
 

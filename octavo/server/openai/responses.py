@@ -8,6 +8,13 @@ import msgspec
 
 from octavo.core.types import FinishReason, TokenId
 
+_LOWEST_LOGPROB = -9999.0
+
+
+def finite(logprob: float) -> float:
+    """A log-probability that JSON can hold: what cannot happen becomes very unlikely."""
+    return max(_LOWEST_LOGPROB, logprob)
+
 
 class PromptTokensDetails(msgspec.Struct):
     """Where prompt tokens came from."""
@@ -107,13 +114,16 @@ class ChatChunkChoice(msgspec.Struct, omit_defaults=True):
 
 
 class Envelope(msgspec.Struct, omit_defaults=True):
-    """What surrounds the choices of an answer or of a chunk."""
+    """What surrounds the choices of an answer or of a chunk.
+
+    ``usage`` is None in the chunks of a stream whose last one has it.
+    """
 
     id: str
     object: str
     created: int
     model: str
     choices: list[Any]
-    usage: Usage | None = None
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     prompt_logprobs: list[Any] | None = None
     prompt_token_ids: list[TokenId] | None = None

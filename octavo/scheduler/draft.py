@@ -1,0 +1,69 @@
+"""A plan under construction: rows may still be taken back."""
+
+from __future__ import annotations
+
+from octavo.core.plan import NewRequest, ScheduledRequest, StepPlan
+from octavo.core.request import Request
+from octavo.core.types import BlockId, RequestId
+from octavo.kv.manager import BlockDelta
+from octavo.scheduler.budget import StepBudget
+
+
+class DraftPlan:
+    """Rows of the next step in the order in which they were planned."""
+
+    __slots__ = ("_admitted", "_rows", "budget")
+
+    def __init__(self, budget: StepBudget) -> None:
+        self.budget = budget
+        self._rows: dict[RequestId, tuple[ScheduledRequest, BlockDelta]] = {}
+        self._admitted: dict[RequestId, NewRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, request: Request, num_tokens: int, delta: BlockDelta) -> None:
+        """Plans the next ``num_tokens`` of a request, for which blocks are reserved."""
+        start = request.num_computed_tokens
+        wants_sample = start + num_tokens == request.num_known_tokens
+        row = ScheduledRequest(
+            request.request_id, start, num_tokens, delta.new_block_ids, (), wants_sample
+        )
+        self._rows[request.request_id] = (row, delta)
+        self.budget.num_tokens -= num_tokens
+
+    def admit(
+        self, request: Request, num_tokens: int, delta: BlockDelta, table: tuple[BlockId, ...]
+    ) -> None:
+        """The same for a request that the executor does not know; ``table`` includes ``delta``."""
+        blocks = list(table[: len(table) - len(delta.new_block_ids)])
+        # The executor gets the table as it was, and applies the copies itself.
+        for copy in delta.copies:
+            blocks[copy.table_index] = copy.source
+        self._admitted[request.request_id] = NewRequest(
+            request_id=request.request_id,
+            token_ids=tuple(request.token_ids()),
+            num_prompt_tokens=request.num_prompt_tokens,
+            params=request.params,
+            seed=request.seed,
+            eos_token_ids=request.eos_token_ids,
+            block_ids=tuple(blocks),
+        )
+        self.add(request, num_tokens, delta)
+
+    def take_back(self, request_id: RequestId) -> None:
+        """Removes the row of a request that has lost its blocks, if it has one."""
+        entry = self._rows.pop(request_id, None)
+        if entry is not None:
+            self.budget.num_tokens += entry[0].num_new_tokens
+
+    def finish(self, step_id: int, released: tuple[RequestId, ...]) -> StepPlan:
+        """The immutable plan."""
+        entries = self._rows.values()
+        return StepPlan(
+            step_id=step_id,
+            rows=tuple(row for row, _ in entries),
+            admitted=tuple(self._admitted.values()),
+            released=released,
+            copies=tuple(copy for _, delta in entries for copy in delta.copies),
+        )

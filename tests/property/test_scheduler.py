@@ -1,0 +1,80 @@
+"""Any load on a whole engine: every request ends, with the tokens that it would have had alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support.engines import Harness
+from support.fake_executor import expected_output
+
+from octavo.core.errors import RequestError
+from octavo.core.request import fork_id
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_load(seed: int) -> None:
+    rng = random.Random(seed)
+    block_size = rng.choice([1, 2, 4, 8])
+    max_num_seqs = rng.choice([1, 2, 5, 16])
+    failing = rng.random() < 0.3
+    harness = Harness(
+        num_blocks=rng.choice([6, 12, 30, 100]),
+        block_size=block_size,
+        max_model_len=rng.choice([20, 60]),
+        caching=rng.random() < 0.8,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max(max_num_seqs, rng.choice([1, 3, 16, 64])),
+        policy=rng.choice(["fcfs", "priority"]),
+        long_prefill_token_threshold=rng.choice([0, 4, 1024]),
+        max_long_partial_prefills=rng.choice([1, 2]),
+        executor_options={
+            "row_fails": lambda row: failing and rng.random() < 0.01,
+            "step_fails": lambda plan: failing and rng.random() < 0.01,
+        },
+    )
+    shared = [rng.randrange(50) for _ in range(40)]
+    wanted, alive, refused = {}, [], 0
+    for number in range(rng.choice([5, 20, 60])):
+        for _ in range(rng.choice([0, 0, 1, 4])):
+            harness.step()
+        prompt = shared[: rng.randrange(20)] + [
+            rng.randrange(50) for _ in range(rng.randrange(1, 25))
+        ]
+        n, count, request_seed = (
+            rng.choice([1, 1, 1, 2, 4]),
+            rng.randrange(1, 12),
+            rng.randrange(1000),
+        )
+        name = f"r{number}"
+        try:
+            harness.add(
+                name,
+                prompt,
+                params={"max_tokens": count, "n": n},
+                seed=request_seed,
+                priority=rng.randrange(3),
+                cache_salt=rng.choice(["", "", "x"]),
+            )
+        except RequestError:
+            refused += 1
+            continue
+        for index in range(n):
+            wanted[fork_id(name, index)] = (prompt, request_seed + index, count)
+            alive.append(fork_id(name, index))
+        if rng.random() < 0.1 and alive:
+            harness.abort(rng.choice(alive), "unknown")
+    harness.run()
+    assert set(harness.ended) == set(wanted)
+    for name, (prompt, request_seed, count) in wanted.items():
+        output, end = harness.outputs[name], harness.ended[name]
+        assert output == expected_output(prompt, request_seed, len(output)), name
+        if end.finish_reason == "length":
+            room = harness.scheduler._max_model_len - len(prompt)
+            capacity = harness.blocks.num_blocks * block_size - len(prompt) + 1
+            assert len(output) == min(count, room, capacity) or len(output) == min(count, room)
+        else:
+            assert end.finish_reason == "abort" or (failing and end.finish_reason == "error")
+        first = harness.firsts[name]
+        if output:
+            assert first.num_cached_tokens is not None and first.queue_s >= 0
