@@ -27,57 +27,19 @@ from octavo.core.params import SamplingParams
 from octavo.core.plan import RequestDelta
 from octavo.core.protocols import Clock
 from octavo.core.request import fork_id
-from octavo.core.types import FinishReason, RequestId, TokenId
+from octavo.core.types import RequestId, TokenId
 from octavo.front.output import OutputProcessor, Processed
 from octavo.front.outputs import CompletionDelta, RequestOutput
+from octavo.front.stream import Stream
 from octavo.front.submission import Options, make_submit
-from octavo.metrics.registry import EngineMetrics, FinishedCompletion
+from octavo.metrics.registry import EngineMetrics
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.transport.base import FrontEnd
-from octavo.transport.messages import Abort, Failed, Progress, Ready, Shutdown, StepDone, Submit
+from octavo.transport.messages import Abort, Failed, Progress, Ready, Shutdown, StepDone
 
 logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, float], None]
-
-
-class _Stream:
-    """What one client waits for."""
-
-    __slots__ = (
-        "arrival_s",
-        "error",
-        "is_whole",
-        "last_token_s",
-        "n",
-        "news",
-        "num_prompt_tokens",
-        "num_tokens",
-        "output",
-        "pending",
-    )
-
-    def __init__(self, submit: Submit, arrival_s: float, *, is_whole: bool) -> None:
-        self.n = submit.params.n
-        self.num_prompt_tokens = len(submit.prompt_token_ids)
-        self.arrival_s = arrival_s
-        self.is_whole = is_whole
-        """Whether the client wants the output alone, not the pieces."""
-        self.last_token_s: list[float | None] = [None] * self.n
-        self.num_tokens = [0] * self.n
-        self.pending: list[CompletionDelta] = []
-        self.output: RequestOutput | None = None
-        self.error: EngineError | None = None
-        self.news = asyncio.Event()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more will come."""
-        return self.output is not None or self.error is not None
-
-    def fail(self, error: EngineError) -> None:
-        self.error = error
-        self.news.set()
 
 
 class AsyncEngine:
@@ -98,7 +60,7 @@ class AsyncEngine:
         self._eos_token_ids = eos_token_ids
         self._clock = clock
         self._outputs = OutputProcessor(tokenizer)
-        self._streams: dict[RequestId, _Stream] = {}
+        self._streams: dict[RequestId, Stream] = {}
         self._ending: set[RequestId] = set()
         """Completions that ended here first; the engine has not said its last word on them."""
         self._info: EngineInfo | None = None
@@ -264,7 +226,7 @@ class AsyncEngine:
         options: Options,
         *,
         is_whole: bool,
-    ) -> _Stream:
+    ) -> Stream:
         if self._error is not None:
             # A copy, since raising one object again and again would make its traceback grow.
             raise copy.copy(self._error)
@@ -284,7 +246,7 @@ class AsyncEngine:
         )
         now = self._clock()
         self._outputs.add(name, submit.prompt_token_ids, submit.params, now)
-        stream = self._streams[name] = _Stream(submit, now, is_whole=is_whole)
+        stream = self._streams[name] = Stream(submit, now, is_whole=is_whole)
         self._idle.clear()
         try:
             await self._link.send(submit)
@@ -355,39 +317,13 @@ class AsyncEngine:
     def _deliver(self, processed: Processed, now: float) -> None:
         for name, deltas in processed.deltas.items():
             stream = self._streams[name]
-            self._observe(stream, deltas, now)
+            stream.observe(deltas, now, self.metrics)
             stream.output = processed.finished.get(name)
             if not stream.is_whole:
                 stream.pending += deltas
                 stream.news.set()
             elif stream.output is not None:
                 stream.news.set()
-
-    def _observe(self, stream: _Stream, deltas: list[CompletionDelta], now: float) -> None:
-        for delta in deltas:
-            index, count = delta.index, len(delta.token_ids)
-            if count:
-                before = stream.last_token_s[index]
-                if before is None:
-                    self.metrics.observe_first_token(now - stream.arrival_s)
-                else:
-                    self.metrics.observe_gap(now - before, count)
-                stream.last_token_s[index] = now
-                stream.num_tokens[index] += count
-            if delta.finish_reason is not None:
-                self._observe_finish(stream, index, delta.finish_reason, now)
-
-    def _observe_finish(
-        self, stream: _Stream, index: int, reason: FinishReason, now: float
-    ) -> None:
-        self.metrics.observe_finish(
-            FinishedCompletion(
-                reason=reason,
-                total_s=now - stream.arrival_s,
-                num_prompt_tokens=stream.num_prompt_tokens,
-                num_generated_tokens=stream.num_tokens[index],
-            )
-        )
 
     def _die(self, error: EngineError) -> None:
         """Every request in flight ends with this error, and none is taken any more."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from octavo.core.plan import TokenLogprobs
 from octavo.core.types import TokenId
+from octavo.sampling.draw import best
 
 
 def token_logprobs(
@@ -42,12 +43,8 @@ def prompt_logprobs(
 
 
 def _best(logits: Tensor, totals: Tensor, count: int) -> list[tuple[tuple[TokenId, float], ...]]:
-    values, ids = torch.topk(logits, count, dim=-1)
-    # topk leaves the order of equal values open.
-    by_id = torch.argsort(ids, dim=-1, stable=True)
-    values, ids = values.gather(-1, by_id), ids.gather(-1, by_id)
-    by_value = torch.argsort(values, dim=-1, descending=True, stable=True)
-    values, ids = values.gather(-1, by_value) - totals, ids.gather(-1, by_value)
+    values, ids = best(logits, count)
+    values = values - totals
     return [
         tuple(zip(row_ids, row_values, strict=True))
         for row_ids, row_values in zip(ids.tolist(), values.tolist(), strict=True)

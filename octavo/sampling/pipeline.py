@@ -11,6 +11,7 @@ from torch import Tensor
 
 from octavo.core.plan import TokenLogprobs
 from octavo.core.types import TokenId
+from octavo.sampling.draw import draw
 from octavo.sampling.logprobs import token_logprobs
 from octavo.sampling.state import RequestSampling
 from octavo.sampling.steps import (
@@ -20,9 +21,7 @@ from octavo.sampling.steps import (
     min_tokens,
     penalties,
     temperature,
-    truncate,
 )
-from octavo.sampling.uniform import uniforms
 
 
 class Sampled(NamedTuple):
@@ -50,11 +49,8 @@ STEPS = (
 )
 """Before choosing between greedy and random."""
 
-RANDOM_STEPS = (
-    Step(temperature.wants, temperature.apply),
-    Step(truncate.wants, truncate.apply),
-)
-"""For rows that draw; they never change which token is the most likely."""
+RANDOM_STEPS = (Step(temperature.wants, temperature.apply),)
+"""For rows that draw."""
 
 
 def sample(logits: Tensor, states: Sequence[RequestSampling]) -> list[Sampled]:
@@ -71,7 +67,9 @@ def sample(logits: Tensor, states: Sequence[RequestSampling]) -> list[Sampled]:
         if state.params.temperature >= temperature.GREEDY_BELOW and np.isfinite(peaks[row])
     ]
     if random_rows:
-        drawn = _draw(processed[random_rows], [states[row] for row in random_rows])
+        chosen = [states[row] for row in random_rows]
+        part = processed if len(chosen) == len(states) else processed[random_rows]
+        drawn = draw(_run_steps(RANDOM_STEPS, part, chosen), chosen)
         for row, token_id in zip(random_rows, drawn, strict=True):
             token_ids[row] = token_id
     logprobs = _logprobs(logits, token_ids, states)
@@ -96,23 +94,6 @@ def _run_steps(steps: Sequence[Step], logits: Tensor, states: Sequence[RequestSa
             step.apply(part, [states[row] for row in rows])
             out[rows] = part
     return out
-
-
-def _draw(logits: Tensor, states: Sequence[RequestSampling]) -> list[TokenId]:
-    """Inverse transform sampling, in the order of token ids: the first token at which the sum of
-    weights passes a uniform share of their total."""
-    filtered = _run_steps(RANDOM_STEPS, logits, states)
-    weights = torch.exp(filtered - filtered.amax(dim=-1, keepdim=True)).double()
-    sums = torch.cumsum(weights, dim=-1)
-    mask = np.uint64(2**64 - 1)
-    seeds = np.array([state.seed & int(mask) for state in states], dtype=np.uint64)
-    positions = np.array([state.position for state in states], dtype=np.uint64)
-    shares = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
-    targets = shares[:, None] * sums[:, -1:]
-    # A share below 1 times the total can round up to the total: stay below, where a weight is.
-    targets = torch.minimum(targets, torch.nextafter(sums[:, -1:], torch.zeros_like(targets)))
-    found: list[TokenId] = torch.searchsorted(sums, targets, right=True)[:, 0].tolist()
-    return found
 
 
 def _logprobs(

@@ -14,7 +14,6 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from octavo.core.errors import InvalidParameter
@@ -52,8 +51,6 @@ class JsonRoute(APIRoute):
         async def handle(request: Request) -> Response:
             try:
                 return await handler(await _read(request) if has_body else request)
-            except HTTPException:
-                raise
             except RequestValidationError as error:
                 return error_response(complaint(error))
             except (ClientGone, ClientDisconnect):

@@ -121,6 +121,22 @@ def test_echo_with_logprobs_covers_prompt_and_output(within: Within) -> None:
     within(scenario)
 
 
+def test_echo_of_prompts_in_every_form(within: Within) -> None:
+    async def scenario(client: Client) -> None:
+        ab, special = client.parts.tokenizer.encode("ab"), [1, 10]
+        spelled = "<|im_start|>" + client.parts.tokenizer.decode([10])
+        for prompt, texts in [
+            ("ab", ["aba"]),
+            (["ab", "c"], ["aba", "cc"]),
+            (ab, ["aba"]),
+            ([ab, special], ["aba", spelled]),
+        ]:
+            answer = await client.complete(prompt=prompt, max_tokens=1, echo=True)
+            assert [choice["text"] for choice in answer["choices"]] == texts
+
+    within(scenario)
+
+
 def test_echo_gives_as_many_alternatives_as_each_parameter_asks_for(within: Within) -> None:
     async def scenario(client: Client) -> None:
         answer = await client.complete(

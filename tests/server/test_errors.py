@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from support.fake_engine import Script
 from support.http_client import Client, error_of
@@ -433,6 +434,21 @@ def test_what_nobody_foresaw_is_logged_and_not_shown(
 
     within(scenario)
     assert "secret detail" in caplog.text
+
+
+def test_what_fails_outside_of_any_endpoint(within: Within) -> None:
+    async def scenario(client: Client) -> None:
+        def fail() -> None:
+            raise ZeroDivisionError("secret detail")
+
+        app = client.parts.app
+        app.add_api_route("/fails", fail)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            error = error_of(await http.get("/fails"), 500)
+        assert "secret" not in error["message"]
+
+    within(scenario)
 
 
 def test_every_deliberate_error_has_a_row() -> None:
