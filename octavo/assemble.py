@@ -159,6 +159,7 @@ def build_engine(
         num_threads=device.num_threads,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         max_num_seqs=config.scheduler.max_num_seqs,
+        policy=config.scheduler.policy,
         startup_s=stages.seconds,
     )
     return engine, info

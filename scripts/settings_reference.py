@@ -58,7 +58,7 @@ def table(part: type, *, flags: bool) -> str:
 def default(item: dataclasses.Field[object]) -> str:
     """The default as text."""
     if item.default is dataclasses.MISSING or item.default in (None, ()):
-        return "–"
+        return "none"
     return f"`{item.default}`"
 
 

@@ -116,4 +116,6 @@ def _or_word(scalar: Callable[[str], Any], words: list[str]) -> Callable[[str], 
 def _metavar(name: str, scalar: Callable[[str], Any]) -> str:
     if scalar is parse_size:
         return "SIZE"
-    return {int: "N", float: "X"}.get(scalar, name.rsplit("_", 1)[-1].upper())  # type: ignore[call-overload,no-any-return]
+    if scalar is int or scalar is float:
+        return "N" if scalar is int else "X"
+    return name.rsplit("_", 1)[-1].upper()

@@ -104,7 +104,9 @@ def _cut_weights(
     kept = (before < (top_p * total)[:, None]) | (top_p >= 1)[:, None]
     kept &= weights >= min_p[:, None]
     kept[:, 0] = True
-    sure = ~kept[:, -1] | (top_k <= depth)
+    # top_p is a share of the top_k tokens' mass, which fewer candidates do not tell.
+    mass_is_known = (top_k <= depth) | (top_k == vocab) | (top_p >= 1)
+    sure = mass_is_known & (~kept[:, -1] | (top_k <= depth))
     return weights * kept, sure
 
 
