@@ -6,7 +6,6 @@ needs a tokenizer but no model, never loads torch.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import sys
@@ -220,13 +219,7 @@ def start_engine_process(config: EngineConfig) -> tuple[EngineProcess, ZmqFrontE
     link = ZmqFrontEnd()
     command = [sys.executable, "-m", "octavo.cli.engine_process", link.address]
     process = EngineProcess(command, msgspec.json.encode(config).decode())
-    loop = asyncio.get_running_loop()
-
-    def on_exit(reason: str) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(link.connection_lost, reason)
-
-    process.watch(on_exit)
+    process.watch(link.connection_lost)
     return process, link
 
 

@@ -46,6 +46,11 @@ def bind(config: ServerConfig) -> socket.socket:
     return sock
 
 
+def listen(sock: socket.socket) -> None:
+    """From now on clients may connect; they wait until `serve` answers."""
+    sock.listen(_BACKLOG)
+
+
 def _uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
     settings = uvicorn.Config(
         app,
