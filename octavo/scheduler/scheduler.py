@@ -208,12 +208,12 @@ class Scheduler:
         for request in list(self._waiting):
             if budget.num_tokens == 0 or len(self._running) >= self._config.max_num_seqs:
                 return
-            is_long = budget.is_long(request.num_remaining_tokens)
-            if is_long and not budget.admits_long_prompt:
+            if budget.is_long(request.num_remaining_tokens) and not budget.admits_long_prompt:
                 continue  # short ones behind it may pass
             if not self._admit(request, draft):
                 return
-            budget.num_long_prompts += is_long
+            # What came from the cache is no work: only now is it known how long the prompt is.
+            budget.num_long_prompts += budget.is_long(request.num_remaining_tokens)
 
     def _admit(self, request: Request, draft: DraftPlan) -> bool:
         """Gives a waiting request its cached prefix and blocks; False if there are too few."""

@@ -97,6 +97,17 @@ def test_short_prompts_pass_a_long_one():
     assert rows(h) == [("long", 0, 8), ("short", 0, 5)]
 
 
+def test_a_long_prompt_that_is_cached_is_short():
+    h = Harness(num_blocks=100, max_num_batched_tokens=64, long_prefill_token_threshold=20)
+    shared = list(range(40))
+    h.add("first", shared)
+    h.run()
+    for name in ("a", "b", "c"):
+        h.add(name, [*shared, 7], params={"max_tokens": 3})
+    h.step()
+    assert rows(h) == [("a", 40, 1), ("b", 40, 1), ("c", 40, 1)]
+
+
 def test_a_long_prompt_alone_takes_the_whole_step():
     h = Harness(num_blocks=100, max_num_batched_tokens=16, long_prefill_token_threshold=20)
     h.add("long", [1] * 100)
