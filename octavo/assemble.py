@@ -122,6 +122,9 @@ def build_engine(
 
         device = choose_device(config.device)
         device.start()
+        tokens = config.scheduler.token_budget(device.default_step_tokens)
+        limits = replace(config.scheduler, max_num_batched_tokens=tokens)
+        config = replace(config, scheduler=limits)
     checkpoint = read_checkpoint(resolve_source(config.model), config.model.load_format)
     max_len = _longest(config, checkpoint)
     kernels = _choose_kernels(config, checkpoint, device)
@@ -156,7 +159,7 @@ def build_engine(
         device=device.name,
         attention_backend=backend.name if kernels.isa is None else f"native ({kernels.isa})",
         num_threads=device.num_threads,
-        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        max_num_batched_tokens=config.scheduler.token_budget(),
         max_num_seqs=config.scheduler.max_num_seqs,
         policy=config.scheduler.policy,
         startup_s=stages.seconds,
@@ -312,7 +315,7 @@ def _activation_bytes(
 ) -> int:
     from octavo.runner.memory import activation_bytes, measured_activation_bytes
 
-    tokens, rows = config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs
+    tokens, rows = config.scheduler.token_budget(), config.scheduler.max_num_seqs
     if model.device.type == "cuda":
         return measured_activation_bytes(model, backend, max_tokens=tokens, max_rows=rows)
     # Native activations are float32, whatever the weights are.

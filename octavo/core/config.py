@@ -99,8 +99,9 @@ class CacheConfig:
 class SchedulerConfig:
     """What a step may hold and who comes first."""
 
-    max_num_batched_tokens: int = 2048
-    """Tokens that one step computes at most; a longer prompt is cut into chunks."""
+    max_num_batched_tokens: int | None = None
+    """Tokens that one step computes at most; a longer prompt is cut into chunks. 2048 on a GPU and
+    256 on a CPU by default, where a large step would hold up running streams for seconds."""
 
     max_num_seqs: int = 256
     """Requests that run at the same time at most."""
@@ -118,17 +119,21 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_long_partial_prefills"):
             value = getattr(self, name)
-            _require(value >= 1, f"{name} is {value}: use 1 or more")
+            _require(value is None or value >= 1, f"{name} is {value}: use 1 or more")
         _require(
             self.long_prefill_token_threshold >= 0,
             f"long_prefill_token_threshold is {self.long_prefill_token_threshold}: use 0 or more",
         )
+        tokens = self.max_num_batched_tokens
         _require(
-            self.max_num_batched_tokens >= self.max_num_seqs,
-            f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
-            f"({self.max_num_seqs}): each running request needs one token a step; raise the first "
-            "or lower the second",
+            tokens is None or tokens >= self.max_num_seqs,
+            f"max_num_batched_tokens ({tokens}) is less than max_num_seqs ({self.max_num_seqs}): "
+            "each running request needs one token a step; raise the first or lower the second",
         )
+
+    def token_budget(self, device_default: int = 2048) -> int:
+        """Tokens of the largest step."""
+        return self.max_num_batched_tokens or max(device_default, self.max_num_seqs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

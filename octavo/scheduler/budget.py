@@ -9,13 +9,15 @@ from octavo.core.request import Request
 class StepBudget:
     """Tokens that the step under construction may still compute."""
 
-    __slots__ = ("_config", "num_long_prompts", "num_tokens")
+    __slots__ = ("_config", "num_long_prompts", "short_prompts_wait", "num_tokens")
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
-        self.num_tokens = config.max_num_batched_tokens
+        self.num_tokens = config.token_budget()
         self.num_long_prompts = 0
         """Long prompts in progress, whether they have a row in this step or not."""
+        self.short_prompts_wait = False
+        """Whether anyone is in line who could use what a long prompt leaves."""
 
     def is_long(self, num_remaining_tokens: int) -> bool:
         """Whether so much work makes a request count as a long prompt."""
@@ -27,13 +29,13 @@ class StepBudget:
         """Whether one more long prompt may be in progress."""
         return self.num_long_prompts < self._config.max_long_partial_prefills
 
-    def grant(self, request: Request, *, others_wait: bool) -> int:
+    def grant(self, request: Request) -> int:
         """Tokens that this request may compute in this step; 0 if the step is full.
 
-        A long prompt takes half of a step at most while others wait, so that short prompts keep
-        flowing past it.
+        A long prompt takes half of a step at most while short ones wait, so that they keep flowing
+        past it.
         """
         wanted = request.num_remaining_tokens
-        if others_wait and self.is_long(wanted):
-            wanted = min(wanted, max(1, self._config.max_num_batched_tokens // 2))
+        if self.short_prompts_wait and self.is_long(wanted):
+            wanted = min(wanted, max(1, self._config.token_budget() // 2))
         return min(wanted, self.num_tokens)

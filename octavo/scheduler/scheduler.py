@@ -114,7 +114,11 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """Plans the next step, or returns None if nothing can be computed."""
-        draft = DraftPlan(StepBudget(self._config))
+        budget = StepBudget(self._config)
+        budget.short_prompts_wait = any(
+            not budget.is_long(request.num_remaining_tokens) for request in self._waiting
+        )
+        draft = DraftPlan(budget)
         num_preemptions = self.counters.num_preemptions
         self._plan_running(draft)
         # Whoever has just lost blocks must not see newcomers take them.
@@ -183,7 +187,7 @@ class Scheduler:
         for request in (*decodes, *others):
             if request.request_id not in self._running:
                 continue  # preempted for the sake of one before it
-            num_tokens = draft.budget.grant(request, others_wait=len(self._waiting) > 0)
+            num_tokens = draft.budget.grant(request)
             if num_tokens == 0:
                 continue
             delta = self._reserve(request, num_tokens, draft)
@@ -219,7 +223,7 @@ class Scheduler:
         """Gives a waiting request its cached prefix and blocks; False if there are too few."""
         name = request.request_id
         num_cached = self._begin_table(request)
-        num_tokens = draft.budget.grant(request, others_wait=len(self._waiting) > 1)
+        num_tokens = draft.budget.grant(request)
         delta = self.blocks.reserve(request, num_tokens)
         if delta is None:
             self.blocks.free(name)

@@ -97,6 +97,14 @@ def test_short_prompts_pass_a_long_one():
     assert rows(h) == [("long", 0, 8), ("short", 0, 5)]
 
 
+def test_a_long_prompt_is_not_held_back_for_others_that_are_long():
+    h = Harness(num_blocks=100, max_num_batched_tokens=16, long_prefill_token_threshold=20)
+    h.add("long", [1] * 100)
+    h.add("other long", [2] * 100)
+    h.step()
+    assert rows(h) == [("long", 0, 16)]
+
+
 def test_a_long_prompt_that_is_cached_is_short():
     h = Harness(num_blocks=100, max_num_batched_tokens=64, long_prefill_token_threshold=20)
     shared = list(range(40))
