@@ -31,12 +31,13 @@ def read_bandwidth(threads: int) -> float:
 
 def measure(llm: LLM, rows: int, context: int, steps: int, bandwidth: float) -> dict[str, Any]:
     """Medians over ``steps`` steps in which all rows decode one token."""
-    params = SamplingParams(temperature=0, max_tokens=steps + 8, ignore_eos=True)
+    # The first rows go on decoding while the prompts of the last ones are computed.
+    params = SamplingParams(temperature=0, max_tokens=steps + rows * context // 64, ignore_eos=True)
     for row in range(rows):
         prompt = [(row * 7 + i) % 40_000 + 5 for i in range(context)]
         llm._add(prompt, params, 0, str(row))
     samples: list[dict[str, float]] = []
-    while llm._engine.has_work:
+    while len(samples) < steps:
         began = time.perf_counter()
         llm._step()
         total = time.perf_counter() - began
@@ -51,6 +52,7 @@ def measure(llm: LLM, rows: int, context: int, steps: int, bandwidth: float) -> 
                     "sample_ms": 1e3 * times.sample_s,
                 }
             )
+    llm._engine.abort_all()
     medians = {
         name: statistics.median(sample[name] for sample in samples[2:]) for name in samples[0]
     }
