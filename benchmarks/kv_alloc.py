@@ -49,19 +49,40 @@ def new_request(name: str, num_tokens: int, max_tokens: int = 10_000) -> Request
 
 
 def match_us(repeat: int) -> float:
-    """Prefix lookup of a 4,096-token prompt that is all cached."""
+    """Finding, taking and giving back the prefix of a 4,096-token prompt that is all cached."""
     blocks = BlockManager(2_000, BLOCK, enable_prefix_caching=True)
     first = new_request("a", 4096)
-    blocks.match(first)
+    blocks.reserve(first, 4096)
+    first.num_computed_tokens = 4096
+    blocks.commit(first)
+    blocks.free(first.request_id)
+    # As many requests with the same tokens, since the hashes of one are remembered.
+    others = iter([new_request("a", 4096) for _ in range(repeat)])
+
+    def work() -> None:
+        other = next(others)
+        hit = blocks.match(other)
+        other.num_computed_tokens = hit.num_tokens
+        blocks.reserve(other, 1, hit)
+        blocks.free(other.request_id)
+
+    return 1e6 * median_s(work, repeat)
+
+
+def blocked_match_us(repeat: int) -> float:
+    """What a request of 4,096 cached tokens costs each step while it waits for a block."""
+    blocks = BlockManager(256, BLOCK, enable_prefix_caching=True)
+    first, other = new_request("a", 4096), new_request("a", 4096)
+    other.request_id = "b"
     blocks.reserve(first, 4096)
     first.num_computed_tokens = 4096
     blocks.commit(first)
 
     def work() -> None:
-        blocks.match(first)
-        blocks.free(first.request_id)
+        hit = blocks.match(other)
+        other.num_computed_tokens = hit.num_tokens
+        assert blocks.reserve(other, 16, hit) is None
 
-    blocks.free(first.request_id)
     return 1e6 * median_s(work, repeat)
 
 
@@ -99,6 +120,7 @@ def main() -> None:
     result: dict[str, object] = {
         "alloc_free_pairs_per_s": round(pairs_per_second(args.repeat)),
         "match_4096_tokens_us": round(match_us(args.repeat), 1),
+        "blocked_match_4096_tokens_us": round(blocked_match_us(args.repeat), 1),
     }
     for rows in args.rows:
         times = step_us(rows, args.repeat)

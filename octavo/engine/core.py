@@ -13,7 +13,8 @@ from octavo.core.protocols import Clock, Executor
 from octavo.core.request import Request
 from octavo.core.types import RequestId
 from octavo.metrics.stats import StepStats
-from octavo.scheduler.scheduler import Scheduler, StepCounters
+from octavo.scheduler.counters import StepCounters
+from octavo.scheduler.scheduler import Scheduler
 
 
 class Engine:
@@ -77,7 +78,7 @@ class Engine:
                 commit_s = self._clock() - collected
                 times = result.times
         if self._check_invariants:
-            scheduler.blocks.check_invariants()
+            scheduler.check_invariants()
         return deltas, self._stats(plan, planned - began, commit_s, times)
 
     def stats(self) -> StepStats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from array import array
 from collections.abc import Sequence
 
 from octavo.core.types import TokenId
@@ -27,5 +28,5 @@ def root_hash(*extra_keys: str) -> BlockHash:
 
 def block_hash(parent: BlockHash, token_ids: Sequence[TokenId]) -> BlockHash:
     """Hash of a full block that follows ``parent``."""
-    packed = struct.pack(f"<{len(token_ids)}I", *token_ids)
-    return hashlib.sha256(parent + packed).digest()
+    # Hashes live and die with the process, so the machine's own byte order will do.
+    return hashlib.sha256(parent + array("I", token_ids).tobytes()).digest()

@@ -29,7 +29,7 @@ from octavo.metrics.stats import CacheStats
 
 
 class PrefixHit(NamedTuple):
-    """The cached beginning of a request; its blocks are referenced by the request now."""
+    """The cached beginning of a request. Nobody holds its blocks until they are reserved."""
 
     num_tokens: int
     block_ids: tuple[BlockId, ...]
@@ -42,6 +42,7 @@ class BlockDelta(NamedTuple):
     copies: tuple[BlockCopy, ...] = ()
 
 
+NO_HIT = PrefixHit(0, ())
 _NO_CHANGE = BlockDelta()
 
 
@@ -50,9 +51,9 @@ class _Table:
 
     __slots__ = ("blocks", "hashes", "num_published")
 
-    def __init__(self, root: BlockHash) -> None:
+    def __init__(self, hashes: list[BlockHash]) -> None:
         self.blocks: list[BlockId] = []
-        self.hashes: list[BlockHash] = [root]  # hashes[i] is the parent of block i
+        self.hashes = hashes  # hashes[i] is the parent of block i
         self.num_published = 0
         """Leading full blocks that `commit` has dealt with."""
 
@@ -69,6 +70,9 @@ class BlockManager:
         self._tables: dict[RequestId, _Table] = {}
         self._num_cached = 0
         """Published blocks that nobody references."""
+        self._last_hashed: tuple[Request, list[BlockHash]] | None = None
+        """The last request that was matched and its hashes, since the head of the line asks
+        again and again."""
 
     @property
     def num_available_blocks(self) -> int:
@@ -81,50 +85,56 @@ class BlockManager:
         return tuple(table.blocks) if table else ()
 
     def match(self, request: Request) -> PrefixHit:
-        """Gives a request that holds nothing the longest cached prefix of its known tokens.
+        """Finds the longest cached prefix of a request that holds nothing.
 
-        Full blocks only, and never all tokens: the last one is always computed, since its logits
-        are wanted. The blocks are referenced at once, so that nothing can evict them.
+        Full blocks only, and never all known tokens: the last one is always computed, since its
+        logits are wanted; nor anything for a request that wants those of its whole prompt. Changes
+        nothing: hand the hit to `reserve` at once, before anything can evict its blocks. A request
+        that has to wait may ask again every step: its tokens are hashed once.
         """
         assert request.request_id not in self._tables, f"{request.request_id} holds blocks already"
-        table = _Table(root_hash(request.cache_salt))
-        self._tables[request.request_id] = table
         if not self._caching or request.params.prompt_logprobs is not None:
-            return PrefixHit(0, ())
-        tokens, size = request.token_ids(), self.block_size
-        for begin in range(0, (len(tokens) - 1) // size * size, size):
-            key = block_hash(table.hashes[-1], tokens[begin : begin + size])
-            block = self._index.lookup(key)
+            return NO_HIT
+        hashes, size = self._hashes(request), self.block_size
+        blocks: list[BlockId] = []
+        for index in range((request.num_known_tokens - 1) // size):
+            if index + 1 == len(hashes):
+                tokens = _slice(request, index * size, (index + 1) * size)
+                hashes.append(block_hash(hashes[index], tokens))
+            block = self._index.lookup(hashes[index + 1])
             if block is None:
                 break
-            self._retain(block)
-            table.blocks.append(block)
-            table.hashes.append(key)
-        table.num_published = len(table.blocks)
-        return PrefixHit(table.num_published * size, tuple(table.blocks))
+            blocks.append(block)
+        return PrefixHit(len(blocks) * size, tuple(blocks))
 
-    def reserve(self, request: Request, num_tokens: int) -> BlockDelta | None:
+    def reserve(
+        self, request: Request, num_tokens: int, hit: PrefixHit = NO_HIT
+    ) -> BlockDelta | None:
         """Makes room for ``num_tokens`` tokens after the computed ones.
+
+        Args:
+            hit: with the first reservation of a request, what `match` found for it; its tokens
+                count as computed.
 
         Returns:
             The change of the block table, or None if there are too few blocks; then nothing has
             changed.
         """
-        table = self._tables[request.request_id]
-        first = request.num_computed_tokens // self.block_size
-        last = (request.num_computed_tokens + num_tokens - 1) // self.block_size
-        blocks = table.blocks
-        num_new = last + 1 - len(blocks)
-        shared = [
-            index
-            for index in range(first, min(last + 1, len(blocks)))
-            if self._pool.ref_counts[blocks[index]] > 1 or blocks[index] in self._index
-        ]
-        if num_new <= 0 and not shared:
+        table = self._tables.get(request.request_id)
+        if table is None:
+            return self._begin(request, num_tokens, hit)
+        blocks, computed = table.blocks, request.num_computed_tokens
+        num_new = max(0, -(-(computed + num_tokens) // self.block_size) - len(blocks))
+        # Blocks are shared for what is computed in them: only the first one written can be.
+        first = computed // self.block_size
+        is_shared = first < len(blocks) and (
+            self._pool.ref_counts[blocks[first]] > 1 or blocks[first] in self._index.hash_of
+        )
+        if not num_new and not is_shared:
             return _NO_CHANGE
-        if max(num_new, 0) + len(shared) > self._pool.num_free:
+        if num_new + is_shared > self._pool.num_free:
             return None
-        copies = tuple(self._copy_on_write(request.request_id, table, index) for index in shared)
+        copies = (self._copy_on_write(request.request_id, table, first),) if is_shared else ()
         new = tuple(self._take() for _ in range(num_new))
         blocks.extend(new)
         return BlockDelta(new, copies)
@@ -170,10 +180,10 @@ class BlockManager:
         assert child.request_id not in self._tables, f"{child.request_id} holds blocks already"
         source = self._tables[parent.request_id]
         common = min(parent.num_computed_tokens, child.num_known_tokens - 1)
-        table = _Table(source.hashes[0])
+        num_published = min(source.num_published, common // self.block_size)
+        table = _Table(source.hashes[: num_published + 1])
         table.blocks = source.blocks[: -(-common // self.block_size)]
-        table.num_published = min(source.num_published, common // self.block_size)
-        table.hashes = source.hashes[: table.num_published + 1]
+        table.num_published = num_published
         for block in table.blocks:
             self._pool.retain(block)
         self._tables[child.request_id] = table
@@ -181,7 +191,7 @@ class BlockManager:
 
     def reset_prefix_cache(self) -> None:
         """Forgets every cached prefix. Blocks in use stay, but nobody new will share them."""
-        for block in self._index.blocks():
+        for block in list(self._index.hash_of):
             if self._pool.ref_counts[block] == 0:
                 self._pool.move_to_front(block)
             self._index.forget(block)
@@ -209,8 +219,15 @@ class BlockManager:
         for request_id, table in self._tables.items():
             if len(set(table.blocks)) != len(table.blocks):
                 raise AssertionError(f"the block table of {request_id} names a block twice")
-            if table.num_published > len(table.blocks):
-                raise AssertionError(f"{request_id} published more blocks than it holds")
+            num_hashed = len(table.hashes) - 1
+            if not table.num_published == num_hashed <= len(table.blocks):
+                raise AssertionError(
+                    f"{request_id} published {table.num_published} blocks, hashed {num_hashed}, "
+                    f"and holds {len(table.blocks)}"
+                )
+            for block, key in zip(table.blocks, table.hashes[1:], strict=False):
+                if self._index.hash_of.get(block) not in (key, None):
+                    raise AssertionError(f"block {block} of {request_id} is published as another")
             for block in table.blocks:
                 held[block] += 1
         for block, count in enumerate(self._pool.ref_counts):
@@ -218,9 +235,37 @@ class BlockManager:
                 raise AssertionError(
                     f"block {block} has reference count {count}, but {held[block]} tables name it"
                 )
-        cached = sum(self._pool.ref_counts[block] == 0 for block in self._index.blocks())
+        cached = sum(self._pool.ref_counts[block] == 0 for block in self._index.hash_of)
         if cached != self._num_cached:
             raise AssertionError(f"{cached} blocks are cached, but {self._num_cached} are counted")
+        order = [block in self._index.hash_of for block in self._pool.free_blocks()]
+        if order != sorted(order):
+            raise AssertionError("a cached block would be taken before one that holds nothing")
+
+    def _begin(self, request: Request, num_tokens: int, hit: PrefixHit) -> BlockDelta | None:
+        """The first reservation of a request: a table of the blocks of the hit, and new ones."""
+        assert request.num_computed_tokens == hit.num_tokens, "only what was matched is computed"
+        counts, num_hits = self._pool.ref_counts, len(hit.block_ids)
+        num_new = -(-(hit.num_tokens + num_tokens) // self.block_size) - num_hits
+        num_revived = sum(counts[block] == 0 for block in hit.block_ids)
+        if num_new + num_revived > self._pool.num_free:
+            return None
+        table = _Table(self._hashes(request)[: num_hits + 1])
+        for block, key in zip(hit.block_ids, table.hashes[1:], strict=True):
+            assert self._index.hash_of.get(block) == key, f"block {block} of the hit is gone"
+            self._pool.retain(block)
+        self._num_cached -= num_revived
+        new = tuple(self._take() for _ in range(num_new))
+        table.blocks = [*hit.block_ids, *new]
+        table.num_published = num_hits
+        self._tables[request.request_id] = table
+        return BlockDelta(new)
+
+    def _hashes(self, request: Request) -> list[BlockHash]:
+        """The chain of hashes of a request's leading blocks, as far as `match` has come."""
+        if self._last_hashed is None or self._last_hashed[0] is not request:
+            self._last_hashed = (request, [root_hash(request.cache_salt)])
+        return self._last_hashed[1]
 
     def _copy_on_write(self, request_id: RequestId, table: _Table, index: int) -> BlockCopy:
         source = table.blocks[index]
@@ -234,18 +279,13 @@ class BlockManager:
     def _take(self) -> BlockId:
         block = self._pool.alloc()
         assert block is not None, "reserve checked that there are enough blocks"
-        if block in self._index:
+        if block in self._index.hash_of:
             self._index.forget(block)
             self._num_cached -= 1
         return block
 
-    def _retain(self, block: BlockId) -> None:
-        if self._pool.ref_counts[block] == 0:
-            self._num_cached -= 1
-        self._pool.retain(block)
-
     def _release(self, block: BlockId) -> None:
-        published = block in self._index
+        published = block in self._index.hash_of
         if self._pool.release(block, keep=published) and published:
             self._num_cached += 1
 

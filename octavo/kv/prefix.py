@@ -9,17 +9,15 @@ from octavo.kv.hashing import BlockHash
 class PrefixIndex:
     """Finds published blocks by hash. The first block published for a hash keeps it."""
 
-    __slots__ = ("_block_of", "_hash_of")
+    __slots__ = ("_block_of", "hash_of")
 
     def __init__(self) -> None:
         self._block_of: dict[BlockHash, BlockId] = {}
-        self._hash_of: dict[BlockId, BlockHash] = {}
+        self.hash_of: dict[BlockId, BlockHash] = {}
+        """Published blocks and their hashes. To be read only."""
 
     def __len__(self) -> int:
         return len(self._block_of)
-
-    def __contains__(self, block: BlockId) -> bool:
-        return block in self._hash_of
 
     def lookup(self, key: BlockHash) -> BlockId | None:
         """The block that holds this content, if it is still there."""
@@ -29,20 +27,16 @@ class PrefixIndex:
         """Makes a full block findable; False if another block already has this hash."""
         if key in self._block_of:
             return False
-        assert block not in self._hash_of, f"block {block} is published already"
+        assert block not in self.hash_of, f"block {block} is published already"
         self._block_of[key] = block
-        self._hash_of[block] = key
+        self.hash_of[block] = key
         return True
 
     def forget(self, block: BlockId) -> None:
         """The block's content is about to change. Nothing happens if it was not published."""
-        key = self._hash_of.pop(block, None)
+        key = self.hash_of.pop(block, None)
         if key is not None:
             del self._block_of[key]
-
-    def blocks(self) -> list[BlockId]:
-        """All published blocks."""
-        return list(self._hash_of)
 
     def check(self) -> None:
         """Verifies that both directions agree.
@@ -50,5 +44,5 @@ class PrefixIndex:
         Raises:
             AssertionError: what is wrong.
         """
-        if {block: key for key, block in self._block_of.items()} != self._hash_of:
+        if {block: key for key, block in self._block_of.items()} != self.hash_of:
             raise AssertionError("hash-to-block and block-to-hash disagree")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from octavo.core.config import SchedulerConfig
-from octavo.core.request import Request
 
 
 class StepBudget:
     """Tokens that the step under construction may still compute."""
 
-    __slots__ = ("_config", "num_long_prompts", "short_prompts_wait", "num_tokens")
+    __slots__ = ("_config", "num_long_prompts", "num_tokens", "short_prompts_wait")
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
@@ -29,13 +28,13 @@ class StepBudget:
         """Whether one more long prompt may be in progress."""
         return self.num_long_prompts < self._config.max_long_partial_prefills
 
-    def grant(self, request: Request) -> int:
-        """Tokens that this request may compute in this step; 0 if the step is full.
+    def grant(self, num_remaining_tokens: int) -> int:
+        """How many of so many tokens a request may compute in this step; 0 if it is full.
 
         A long prompt takes half of a step at most while short ones wait, so that they keep flowing
         past it.
         """
-        wanted = request.num_remaining_tokens
+        wanted = num_remaining_tokens
         if self.short_prompts_wait and self.is_long(wanted):
             wanted = min(wanted, max(1, self._config.token_budget() // 2))
         return min(wanted, self.num_tokens)

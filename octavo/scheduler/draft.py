@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from octavo.core.plan import NewRequest, ScheduledRequest, StepPlan
+from itertools import chain
+
+from octavo.core.plan import BlockCopy, NewRequest, ScheduledRequest, StepPlan
 from octavo.core.request import Request
 from octavo.core.types import BlockId, RequestId
 from octavo.kv.manager import BlockDelta
@@ -12,11 +14,12 @@ from octavo.scheduler.budget import StepBudget
 class DraftPlan:
     """Rows of the next step in the order in which they were planned."""
 
-    __slots__ = ("_admitted", "_rows", "budget")
+    __slots__ = ("_admitted", "_copies", "_rows", "budget")
 
     def __init__(self, budget: StepBudget) -> None:
         self.budget = budget
-        self._rows: dict[RequestId, tuple[ScheduledRequest, BlockDelta]] = {}
+        self._rows: dict[RequestId, ScheduledRequest] = {}
+        self._copies: dict[RequestId, tuple[BlockCopy, ...]] = {}
         self._admitted: dict[RequestId, NewRequest] = {}
 
     def __len__(self) -> int:
@@ -26,10 +29,12 @@ class DraftPlan:
         """Plans the next ``num_tokens`` of a request, for which blocks are reserved."""
         start = request.num_computed_tokens
         wants_sample = start + num_tokens == request.num_known_tokens
-        row = ScheduledRequest(
-            request.request_id, start, num_tokens, delta.new_block_ids, (), wants_sample
+        name = request.request_id
+        self._rows[name] = ScheduledRequest(
+            name, start, num_tokens, delta.new_block_ids, (), wants_sample
         )
-        self._rows[request.request_id] = (row, delta)
+        if delta.copies:
+            self._copies[name] = delta.copies
         self.budget.num_tokens -= num_tokens
 
     def admit(
@@ -53,17 +58,18 @@ class DraftPlan:
 
     def take_back(self, request_id: RequestId) -> None:
         """Removes the row of a request that has lost its blocks, if it has one."""
-        entry = self._rows.pop(request_id, None)
-        if entry is not None:
-            self.budget.num_tokens += entry[0].num_new_tokens
+        row = self._rows.pop(request_id, None)
+        if row is not None:
+            self._copies.pop(request_id, None)
+            self.budget.num_tokens += row.num_new_tokens
 
     def finish(self, step_id: int, released: tuple[RequestId, ...]) -> StepPlan:
         """The immutable plan."""
-        entries = self._rows.values()
         return StepPlan(
             step_id=step_id,
-            rows=tuple(row for row, _ in entries),
+            rows=tuple(self._rows.values()),
             admitted=tuple(self._admitted.values()),
             released=released,
-            copies=tuple(copy for _, delta in entries for copy in delta.copies),
+            # In the order in which they were reserved: one may read what another wrote.
+            copies=tuple(chain.from_iterable(self._copies.values())),
         )

@@ -42,3 +42,17 @@ class WaitingLine:
         assert found == request_id, f"{found} stands where {request_id} should"
         del self._ranks[place]
         del self._requests[place]
+
+    def check(self) -> list[RequestId]:
+        """Verifies the order; returns who stands in line.
+
+        Raises:
+            AssertionError: what is wrong.
+        """
+        if len(self._ranks) != len(self._requests):
+            raise AssertionError(
+                f"{len(self._requests)} requests wait with {len(self._ranks)} ranks"
+            )
+        if self._ranks != sorted(set(self._ranks)):
+            raise AssertionError("the waiting line is not in the order of its ranks")
+        return [request.request_id for request in self._requests]

@@ -10,40 +10,24 @@ only has to compute them again, and most of its full blocks will still be in the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import count
 
 from octavo.core.config import SchedulerConfig
-from octavo.core.errors import ContextTooLong, InvalidParameter
-from octavo.core.plan import (
-    RequestDelta,
-    RowResult,
-    ScheduledRequest,
-    StepPlan,
-    StepResult,
-    TokenLogprobs,
-)
+from octavo.core.errors import InvalidParameter
+from octavo.core.plan import RequestDelta, RowResult, ScheduledRequest, StepPlan, StepResult
 from octavo.core.protocols import Clock
-from octavo.core.request import Request, RequestState
+from octavo.core.request import Request, RequestState, fork_id
 from octavo.core.types import RequestId
-from octavo.kv.manager import BlockDelta, BlockManager
+from octavo.kv.manager import NO_HIT, BlockDelta, BlockManager
 from octavo.scheduler.budget import StepBudget
+from octavo.scheduler.counters import StepCounters
+from octavo.scheduler.deltas import client_delta, unseen_prompt_logprobs
+from octavo.scheduler.door import check_fits
 from octavo.scheduler.draft import DraftPlan
 from octavo.scheduler.policy import POLICIES, Rank
 from octavo.scheduler.queue import WaitingLine
 from octavo.scheduler.siblings import Siblings
 from octavo.scheduler.stop import Stop, check_stop
-
-
-@dataclass(slots=True)
-class StepCounters:
-    """What happened since the last step, for `octavo.metrics.stats.StepStats`."""
-
-    num_prompt_tokens: int = 0
-    num_generated_tokens: int = 0
-    num_preemptions: int = 0
-    num_prefix_queries: int = 0
-    num_prefix_hits: int = 0
 
 
 class Scheduler:
@@ -100,7 +84,17 @@ class Scheduler:
             ContextTooLong: it could never be computed; the message holds the limits.
             InvalidParameter: its prompt is empty, or its id is in use.
         """
-        self._check_at_the_door(request)
+        check_fits(
+            request.num_prompt_tokens,
+            max_model_len=self._max_model_len,
+            capacity=self.blocks.num_blocks * self.blocks.block_size,
+        )
+        for index in range(request.params.n):
+            name = fork_id(request.request_id, index)
+            if name in self._requests:
+                raise InvalidParameter(
+                    f"request id {name!r} is in use: choose another", param="request_id"
+                )
         for completion in (request, *self._siblings.make(request)):
             name = completion.request_id
             self._requests[name] = completion
@@ -109,7 +103,8 @@ class Scheduler:
 
     def abort(self, request_ids: Iterable[RequestId]) -> list[RequestDelta]:
         """Ends these completions at once and gives back their blocks; unknown ids are ignored."""
-        found = [self._requests[name] for name in request_ids if name in self._requests]
+        names = dict.fromkeys(request_ids)  # a name that comes twice ends once
+        found = [self._requests[name] for name in names if name in self._requests]
         return [self._end(request, Stop("abort")) for request in found]
 
     def schedule(self) -> StepPlan | None:
@@ -133,70 +128,90 @@ class Scheduler:
         """Takes in a step's result: tokens, full blocks, finished requests."""
         deltas = []
         for row, outcome in zip(plan.rows, result.rows, strict=True):
-            request = self._requests.get(row.request_id)
-            if request is not None:  # else it was aborted while the step ran
+            request = self._running.get(row.request_id)
+            if request is not None:  # else aborted while the step ran; its name may wait again
                 delta = self._commit_row(request, row, outcome)
                 if delta is not None:
                     deltas.append(delta)
         return deltas
 
     def fail(self, plan: StepPlan, error: str) -> list[RequestDelta]:
-        """The step as a whole failed: its requests end with an error, all others go on."""
-        names = [row.request_id for row in plan.rows if row.request_id in self._requests]
-        return [self._end(self._requests[name], Stop("error"), error=error) for name in names]
+        """The step as a whole failed: its requests end with an error, all others go on.
+
+        The executor may have failed before it dropped what the plan released, so that is said
+        again; it ignores names that it does not know.
+        """
+        self._released.extend(plan.released)
+        names = [row.request_id for row in plan.rows if row.request_id in self._running]
+        return [self._end(self._running[name], Stop("error"), error=error) for name in names]
 
     def end_outgrown(self) -> list[RequestDelta]:
         """Ends the requests for which `schedule` found all blocks together to be too few."""
         outgrown, self._outgrown = self._outgrown, []
         return [self._end(request, Stop("length")) for request in outgrown]
 
+    def check_invariants(self) -> None:
+        """Verifies that every request is in one place, and holds blocks only if it runs.
+
+        For use between steps.
+
+        Raises:
+            AssertionError: what is wrong, here or in the block manager.
+        """
+        self.blocks.check_invariants()
+        waiting = self._waiting.check()
+        places = [*self._running, *waiting, *self._siblings.held_ids()]
+        if sorted(places) != sorted(self._requests):
+            odd = sorted(set(places) ^ set(self._requests)) or "a request is in two"
+            raise AssertionError(f"requests and the places where they may be disagree: {odd}")
+        if self._ranks.keys() != self._requests.keys():
+            raise AssertionError("requests and ranks disagree")
+        if len(self._running) > self._config.max_num_seqs:
+            raise AssertionError(f"{len(self._running)} requests run, more than max_num_seqs")
+        size = self.blocks.block_size
+        for name, request in self._requests.items():
+            runs, computed = name in self._running, request.num_computed_tokens
+            room = len(self.blocks.block_ids(name)) * size
+            if (request.state is RequestState.RUNNING) != runs:
+                raise AssertionError(f"{name} is {request.state.value}, but {runs=}")
+            if not runs and (room or computed):
+                raise AssertionError(f"{name} waits with {room} slots and {computed} tokens")
+            if runs and not computed <= room:
+                raise AssertionError(f"{name} has {computed} computed tokens in {room} slots")
+            if runs and request.num_remaining_tokens < 1:
+                raise AssertionError(f"{name} runs, but has nothing left to compute")
+
     # ------------------------------------------------------------------ planning
 
-    def _check_at_the_door(self, request: Request) -> None:
-        prompt = request.num_prompt_tokens
-        capacity = self.blocks.num_blocks * self.blocks.block_size
-        if prompt == 0:
-            raise InvalidParameter(
-                "the prompt is empty: it needs at least one token", param="prompt"
-            )
-        if request.request_id in self._requests:
-            raise InvalidParameter(
-                f"request id {request.request_id!r} is in use: choose another", param="request_id"
-            )
-        if prompt + 1 > self._max_model_len:
-            raise ContextTooLong(
-                f"the prompt has {prompt} tokens, and at least one token of output needs room, but "
-                f"this model's context is {self._max_model_len} tokens: shorten the prompt to "
-                f"{self._max_model_len - 1} tokens or less",
-                param="prompt",
-            )
-        if prompt + 1 > capacity:
-            raise ContextTooLong(
-                f"the prompt has {prompt} tokens, but the whole KV cache holds {capacity}: shorten "
-                "the prompt, or raise memory_utilization or num_blocks",
-                param="prompt",
-            )
-
     def _plan_running(self, draft: DraftPlan) -> None:
-        decodes: list[Request] = []
-        others: list[Request] = []
+        budget = draft.budget
+        decodes: list[tuple[Request, int]] = []
+        others: list[tuple[Request, int]] = []
         for request in self._running.values():
             remaining = request.num_remaining_tokens
-            (decodes if remaining == 1 else others).append(request)
-            draft.budget.num_long_prompts += draft.budget.is_long(remaining)
-        for request in (*decodes, *others):
+            if remaining == 1:  # never long
+                decodes.append((request, 1))
+                continue
+            others.append((request, remaining))
+            budget.num_long_prompts += budget.is_long(remaining)
+        # Blocks and policy may have brought them here in another order than that of the policy.
+        others.sort(key=lambda entry: self._ranks[entry[0].request_id])
+        for request, remaining in (*decodes, *others):
             if request.request_id not in self._running:
                 continue  # preempted for the sake of one before it
-            num_tokens = draft.budget.grant(request)
+            num_tokens = budget.grant(remaining)
             if num_tokens == 0:
-                continue
-            delta = self._reserve(request, num_tokens, draft)
+                break
+            delta = self.blocks.reserve(request, num_tokens)
+            if delta is None:
+                delta = self._make_room(request, num_tokens, draft)
             if delta is not None:
                 draft.add(request, num_tokens, delta)
 
-    def _reserve(self, request: Request, num_tokens: int, draft: DraftPlan) -> BlockDelta | None:
-        """Blocks for a running request, if need be at the expense of those ranked last."""
-        while (delta := self.blocks.reserve(request, num_tokens)) is None:
+    def _make_room(self, request: Request, num_tokens: int, draft: DraftPlan) -> BlockDelta | None:
+        """Blocks for a running request at the expense of those ranked last."""
+        delta = None
+        while delta is None:
             if len(self._running) == 1:
                 self._outgrown.append(request)
                 return None
@@ -205,6 +220,7 @@ class Scheduler:
             self._preempt(self._running[victim])
             if victim == request.request_id:
                 return None
+            delta = self.blocks.reserve(request, num_tokens)
         return delta
 
     def _plan_waiting(self, draft: DraftPlan) -> None:
@@ -222,12 +238,15 @@ class Scheduler:
     def _admit(self, request: Request, draft: DraftPlan) -> bool:
         """Gives a waiting request its cached prefix and blocks; False if there are too few."""
         name = request.request_id
-        num_cached = self._begin_table(request)
-        num_tokens = draft.budget.grant(request)
-        delta = self.blocks.reserve(request, num_tokens)
+        is_forked = self._fork(request)
+        hit = NO_HIT if is_forked else self.blocks.match(request)
+        request.num_computed_tokens = num_cached = max(request.num_computed_tokens, hit.num_tokens)
+        num_tokens = draft.budget.grant(request.num_remaining_tokens)
+        delta = self.blocks.reserve(request, num_tokens, hit)
         if delta is None:
-            self.blocks.free(name)
             request.num_computed_tokens = 0
+            if is_forked:
+                self.blocks.free(name)
             if not self._running:
                 self._outgrown.append(request)
             return False
@@ -242,15 +261,15 @@ class Scheduler:
         draft.admit(request, num_tokens, delta, self.blocks.block_ids(name))
         return True
 
-    def _begin_table(self, request: Request) -> int:
-        """Starts a block table from a sibling's blocks or the prefix cache; returns its tokens."""
+    def _fork(self, request: Request) -> bool:
+        """Shares the blocks of the sibling that has computed the prompt, if it still runs."""
         first = self._running.get(self._siblings.first_of(request.request_id) or "")
-        is_fresh = not request.output_token_ids
-        if first is not None and is_fresh and first.num_computed_tokens >= first.num_prompt_tokens:
-            self.blocks.fork(first, request)
-        else:
-            request.num_computed_tokens = self.blocks.match(request).num_tokens
-        return request.num_computed_tokens
+        if first is None or request.output_token_ids:
+            return False
+        if first.num_computed_tokens < first.num_prompt_tokens:
+            return False
+        self.blocks.fork(first, request)
+        return True
 
     def _preempt(self, request: Request) -> None:
         self._leave(request)
@@ -267,32 +286,32 @@ class Scheduler:
     ) -> RequestDelta | None:
         if outcome.error is not None:
             return self._end(request, Stop("error"), error=outcome.error)
-        prompt, end = request.num_prompt_tokens, row.start + row.num_new_tokens
-        if row.start < prompt:
-            self.counters.num_prompt_tokens += min(end, prompt) - row.start
-        request.num_computed_tokens = end
+        end = request.num_computed_tokens = row.start + row.num_new_tokens
         self.blocks.commit(request)
-        if row.start < prompt <= end:
-            self._let_siblings_go(request.request_id)
-        stop, num_kept = None, 0
-        for token in outcome.token_ids:
+        if row.start < request.num_prompt_tokens:
+            self._commit_prompt(request, row.start, end)
+        if outcome.prompt_logprobs:
+            unseen = unseen_prompt_logprobs(request, row, outcome)
+            outcome = outcome._replace(prompt_logprobs=unseen)
+        for num_kept, token in enumerate(outcome.token_ids, 1):
             request.output_token_ids.append(token)
-            num_kept += 1
+            self.counters.num_generated_tokens += 1
             stop = check_stop(request, self._max_model_len)
             if stop is not None:
-                break
-        self.counters.num_generated_tokens += num_kept
-        outcome = RowResult(
-            request.request_id,
-            outcome.token_ids[:num_kept],
-            outcome.logprobs[:num_kept],
-            _unseen_prompt_logprobs(request, row, outcome),
-        )
-        if stop is not None:
-            return self._end(request, stop, outcome)
+                outcome = outcome._replace(
+                    token_ids=outcome.token_ids[:num_kept], logprobs=outcome.logprobs[:num_kept]
+                )
+                return self._end(request, stop, outcome)
         if not outcome.token_ids and not outcome.prompt_logprobs:
             return None
-        return _delta(request, outcome)
+        return client_delta(request, outcome)
+
+    def _commit_prompt(self, request: Request, start: int, end: int) -> None:
+        """Positions ``start`` to ``end`` are computed, and the first of them is in the prompt."""
+        prompt = request.num_prompt_tokens
+        self.counters.num_prompt_tokens += min(end, prompt) - start
+        if end >= prompt:
+            self._let_siblings_go(request.request_id)
 
     def _end(
         self,
@@ -313,7 +332,7 @@ class Scheduler:
         request.state = RequestState.FINISHED
         request.finish_reason, request.stop_reason = stop
         del self._requests[name], self._ranks[name]
-        return _delta(request, outcome or RowResult(name), error)
+        return client_delta(request, outcome or RowResult(name), error)
 
     def _leave(self, request: Request) -> None:
         """Gives back everything that a running request holds, here and at the executor."""
@@ -326,31 +345,3 @@ class Scheduler:
     def _let_siblings_go(self, request_id: RequestId) -> None:
         for sibling in self._siblings.let_go(request_id):
             self._waiting.insert(sibling, self._ranks[sibling.request_id])
-
-
-def _delta(request: Request, outcome: RowResult, error: str | None = None) -> RequestDelta:
-    """What a client hears of a step; the first time also how its request began."""
-    is_first = not request.is_announced and request.first_scheduled_s is not None
-    request.is_announced |= is_first
-    queue_s = (request.first_scheduled_s or 0.0) - request.arrival_s
-    return RequestDelta(
-        request_id=request.request_id,
-        new_token_ids=outcome.token_ids,
-        logprobs=outcome.logprobs,
-        prompt_logprobs=outcome.prompt_logprobs,
-        num_cached_tokens=request.num_cached_tokens if is_first else None,
-        queue_s=queue_s if is_first else None,
-        finish_reason=request.finish_reason,
-        stop_reason=request.stop_reason,
-        error=error,
-    )
-
-
-def _unseen_prompt_logprobs(
-    request: Request, row: ScheduledRequest, outcome: RowResult
-) -> tuple[TokenLogprobs, ...]:
-    """Those that were not reported before a preemption made the prompt start again."""
-    seen = max(0, request.num_prompt_logprobs - row.start)
-    unseen = outcome.prompt_logprobs[seen:]
-    request.num_prompt_logprobs += len(unseen)
-    return unseen

@@ -34,6 +34,10 @@ class Siblings:
         """The completion that this one may fork from."""
         return self._first_of.get(request_id)
 
+    def held_ids(self) -> list[RequestId]:
+        """All that are still held."""
+        return [request.request_id for held in self._held.values() for request in held]
+
     def forget(self, request: Request) -> bool:
         """A completion has ended; True if it was still held."""
         first = self._first_of.pop(request.request_id, None)

@@ -23,7 +23,7 @@ def check_stop(request: Request, max_model_len: int) -> Stop | None:
     """
     params, num_output = request.params, len(request.output_token_ids)
     token = request.output_token_ids[-1]
-    if num_output > params.min_tokens or num_output == params.min_tokens > 0:
+    if num_output >= params.min_tokens:
         if not params.ignore_eos and token in request.eos_token_ids:
             return Stop("stop")
         if token in params.stop_token_ids:

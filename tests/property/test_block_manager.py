@@ -25,6 +25,7 @@ class Blocks(RuleBasedStateMachine):
         self.size = size
         self.blocks = BlockManager(num_blocks, size, enable_prefix_caching=caching)
         self.live: dict[str, Request] = {}
+        self.waiting: list[Request] = []
         self.slots: dict[int, tuple[str, int, int]] = {}  # slot -> salt, position, token
         self.count = 0
         self.rng = random.Random(0)
@@ -57,11 +58,25 @@ class Blocks(RuleBasedStateMachine):
             assert self.slots[self.slot(request, position)] == expected
 
     @rule(length=st.integers(1, 20), salt=st.sampled_from(["", "x"]))
-    def match(self, length, salt):
-        request = self.new(length, salt)
+    def arrive(self, length, salt):
+        self.waiting.append(self.new(length, salt))
+
+    @precondition(lambda self: self.waiting)
+    @rule(number=st.integers(0, 50))
+    def match(self, number):
+        request = self.waiting[number % len(self.waiting)]
+        length = request.num_known_tokens
         hit = self.blocks.match(request)
         assert hit.num_tokens < length and hit.num_tokens % self.size == 0
+        available = self.blocks.num_available_blocks
         request.num_computed_tokens = hit.num_tokens
+        amount = self.rng.randint(1, request.num_remaining_tokens)
+        if self.blocks.reserve(request, amount, hit) is None:
+            assert self.blocks.num_available_blocks == available
+            assert self.blocks.block_ids(request.request_id) == ()
+            request.num_computed_tokens = 0
+            return
+        self.waiting.remove(request)
         self.live[request.request_id] = request
         self.check_context(request)
 
@@ -116,6 +131,14 @@ class Blocks(RuleBasedStateMachine):
 
     @precondition(lambda self: self.live)
     @rule(number=st.integers(0, 50))
+    def preempt(self, number):
+        request = self.pick(number)
+        self.blocks.free(request.request_id)
+        request.num_computed_tokens = 0
+        self.waiting.append(self.live.pop(request.request_id))
+
+    @precondition(lambda self: self.live)
+    @rule(number=st.integers(0, 50))
     def fork(self, number):
         parent = self.pick(number)
         child = self.new(1, parent.cache_salt)
@@ -143,4 +166,4 @@ class Blocks(RuleBasedStateMachine):
 
 
 TestBlocks = Blocks.TestCase
-TestBlocks.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestBlocks.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)

@@ -31,13 +31,16 @@ def test_random_load(seed: int) -> None:
         executor_options={
             "row_fails": lambda row: failing and rng.random() < 0.01,
             "step_fails": lambda plan: failing and rng.random() < 0.01,
+            "submit_fails": lambda plan: failing and rng.random() < 0.01,
         },
     )
     shared = [rng.randrange(50) for _ in range(40)]
-    wanted, alive, refused = {}, [], 0
+    wanted, alive, scoring = {}, [], set()
     for number in range(rng.choice([5, 20, 60])):
         for _ in range(rng.choice([0, 0, 1, 4])):
             harness.step()
+            if rng.random() < 0.03 and alive:
+                harness.abort(*rng.choices(alive, k=2))
         prompt = shared[: rng.randrange(20)] + [
             rng.randrange(50) for _ in range(rng.randrange(1, 25))
         ]
@@ -48,20 +51,25 @@ def test_random_load(seed: int) -> None:
         )
         name = f"r{number}"
         try:
-            harness.add(
+            request = harness.add(
                 name,
                 prompt,
-                params={"max_tokens": count, "n": n},
+                params={
+                    "max_tokens": count,
+                    "n": n,
+                    "prompt_logprobs": 0 if rng.random() < 0.2 else None,
+                },
                 seed=request_seed,
                 priority=rng.randrange(3),
                 cache_salt=rng.choice(["", "", "x"]),
             )
         except RequestError:
-            refused += 1
             continue
         for index in range(n):
             wanted[fork_id(name, index)] = (prompt, request_seed + index, count)
             alive.append(fork_id(name, index))
+        if request.params.prompt_logprobs is not None:
+            scoring.add(name)
         if rng.random() < 0.1 and alive:
             harness.abort(rng.choice(alive), "unknown")
     harness.run()
@@ -75,6 +83,10 @@ def test_random_load(seed: int) -> None:
             assert len(output) == min(count, room, capacity) or len(output) == min(count, room)
         else:
             assert end.finish_reason == "abort" or (failing and end.finish_reason == "error")
+        scored = [entry.token_id for entry in harness.scores[name]]
+        assert scored == prompt[1 : 1 + len(scored)], "a score twice, or out of order"
+        if end.finish_reason == "length" and name in scoring:
+            assert len(scored) == len(prompt) - 1
         first = harness.firsts[name]
         if output:
             assert first.num_cached_tokens is not None and first.queue_s >= 0

@@ -9,7 +9,7 @@ from support.fake_executor import FakeExecutor
 
 from octavo.core.config import SchedulerConfig
 from octavo.core.params import SamplingParams
-from octavo.core.plan import RequestDelta
+from octavo.core.plan import RequestDelta, TokenLogprobs
 from octavo.core.request import Request
 from octavo.engine.core import Engine
 from octavo.kv.manager import BlockManager
@@ -47,6 +47,7 @@ class Harness:
         self.outputs: dict[str, list[int]] = {}
         self.ended: dict[str, RequestDelta] = {}
         self.firsts: dict[str, RequestDelta] = {}
+        self.scores: dict[str, list[TokenLogprobs]] = {}
 
     def add(self, name: str, prompt: list[int], **fields: Any) -> Request:
         params = {"max_tokens": 5, "ignore_eos": True, **fields.pop("params", {})}
@@ -66,6 +67,7 @@ class Harness:
             assert delta.request_id not in self.ended, "news of a request that has ended"
             self.firsts.setdefault(delta.request_id, delta)
             self.outputs.setdefault(delta.request_id, []).extend(delta.new_token_ids)
+            self.scores.setdefault(delta.request_id, []).extend(delta.prompt_logprobs)
             if delta.finish_reason is not None:
                 self.ended[delta.request_id] = delta
 
@@ -76,7 +78,7 @@ class Harness:
 
     def abort(self, *names: str) -> None:
         self.take(self.engine.abort(names))
-        self.blocks.check_invariants()
+        self.scheduler.check_invariants()
 
     def run(self, max_steps: int = 5000) -> int:
         """Steps until nothing is left; returns how many it took."""

@@ -14,7 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.core.errors import ExecutorError
-from octavo.core.plan import NewRequest, RowResult, ScheduledRequest, StepPlan, StepResult
+from octavo.core.plan import (
+    NewRequest,
+    RowResult,
+    ScheduledRequest,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+)
 
 VOCAB = 50
 
@@ -56,14 +63,24 @@ class FakeExecutor:
     block_size: int
     row_fails: Callable[[ScheduledRequest], bool] = lambda row: False
     step_fails: Callable[[StepPlan], bool] = lambda plan: False
+    submit_fails: Callable[[StepPlan], bool] = lambda plan: False
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     plans: list[StepPlan] = field(default_factory=list)
     _rows: dict[str, _Row] = field(default_factory=dict)
     _slots: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)
     _queue: deque[StepPlan] = field(default_factory=deque)
+    _unsure: set[str] = field(default_factory=set)
+    """In a plan that failed: they may be released without being known here, and no others."""
+
+    @property
+    def request_ids(self) -> set[str]:
+        return set(self._rows)
 
     def submit(self, plan: StepPlan) -> None:
+        if self.submit_fails(plan):
+            self._unsure |= {row.request_id for row in plan.rows}
+            raise ExecutorError(f"step {plan.step_id} was told to fail at once")
         self._queue.append(plan)
 
     def collect(self) -> StepResult:
@@ -71,6 +88,7 @@ class FakeExecutor:
         self.plans.append(plan)
         self._apply(plan)
         if self.step_fails(plan):
+            self._unsure |= set(plan.released)
             raise ExecutorError(f"step {plan.step_id} was told to fail")
         rows = tuple(self._run(row) for row in plan.rows)
         return StepResult(step_id=plan.step_id, rows=rows)
@@ -82,7 +100,9 @@ class FakeExecutor:
         if self.max_num_batched_tokens is not None:
             assert plan.num_tokens <= self.max_num_batched_tokens
         for name in plan.released:
-            del self._rows[name]
+            assert name in self._rows or name in self._unsure, f"{name} is not known here"
+            self._rows.pop(name, None)
+            self._unsure.discard(name)
         for new in plan.admitted:
             assert new.request_id not in self._rows, "admitted twice"
             self._rows[new.request_id] = _Row(new, list(new.token_ids), list(new.block_ids))
@@ -130,11 +150,21 @@ class FakeExecutor:
         assert last == prefix_fingerprint(row.tokens[:end]), "context of another prefix"
         if self.row_fails(scheduled):
             return RowResult(name, error="told to fail")
+        scores = self._score_prompt(row, scheduled)
         if not scheduled.wants_sample:
-            return RowResult(name)
+            return RowResult(name, prompt_logprobs=scores)
         token = next_token(last, row.request.seed)
         row.tokens.append(token)
-        return RowResult(name, (token,))
+        return RowResult(name, (token,), prompt_logprobs=scores)
+
+    def _score_prompt(self, row: _Row, scheduled: ScheduledRequest) -> tuple[TokenLogprobs, ...]:
+        """One for each prompt token after a position of this step; the logprob tells the place."""
+        if row.request.params.prompt_logprobs is None:
+            return ()
+        prompt = row.tokens[: row.request.num_prompt_tokens]
+        end = scheduled.start + scheduled.num_new_tokens
+        following = list(enumerate(prompt))[scheduled.start + 1 : end + 1]
+        return tuple(TokenLogprobs(token, -float(place), 1) for place, token in following)
 
     def _slot(self, row: _Row, position: int) -> int:
         block = row.blocks[position // self.block_size]

@@ -47,38 +47,58 @@ def test_move_to_front():
     assert pool.free_blocks() == [blocks[2], blocks[0], blocks[1]]
 
 
-def break_list(pool):
+def num_free_wrong(pool):
+    pool.num_free -= 1
+
+
+def cut_short(pool):
     pool._next[pool._head] = pool._next[pool._next[pool._head]]
 
 
-def break_back_link(pool):
+def loop(pool):
+    first = pool._next[pool._head]
+    pool._next[first] = first
+    pool.num_free = len(pool.free_blocks())
+
+
+def back_link(pool):
     pool._previous[pool._next[pool._head]] = 2
 
 
-def break_count(pool):
+def referenced_in_list(pool):
     pool.ref_counts[pool.free_blocks()[0]] = 1
-
-
-def negative_count(pool):
-    taken = pool.alloc()
-    pool.ref_counts[taken] = -1
 
 
 def lost_block(pool):
     pool.ref_counts[pool.alloc()] = 0
 
 
-def loop(pool):
-    first = pool._next[pool._head]
-    pool._next[first] = first
+def negative_count(pool):
+    pool.ref_counts[pool.alloc()] = -1
 
 
 @pytest.mark.parametrize(
-    "corrupt", [break_list, break_back_link, break_count, negative_count, lost_block, loop]
+    ("corrupt", "complaint"),
+    [
+        (num_free_wrong, "the free list has 4 blocks, num_free 3"),
+        (cut_short, "the free list has 3 blocks, num_free 4"),
+        (loop, "in the free list twice"),
+        (back_link, "links around block"),
+        (referenced_in_list, "either unreferenced or in the free list"),
+        (lost_block, "either unreferenced or in the free list"),
+        (negative_count, "a reference count is negative"),
+    ],
 )
-def test_check_finds_corruption(corrupt):
+def test_check_finds_corruption(corrupt, complaint):
     pool = BlockPool(4)
     pool.check()
     corrupt(pool)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=complaint):
         pool.check()
+
+
+def test_move_to_front_is_for_unreferenced_blocks():
+    pool = BlockPool(1)
+    pool.alloc()
+    with pytest.raises(AssertionError, match="is referenced"):
+        pool.move_to_front(0)

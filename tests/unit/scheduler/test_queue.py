@@ -36,3 +36,27 @@ def test_remove_checks_who_stands_there():
         line.remove("b", fcfs(a, 0))
     line.remove("a", fcfs(a, 0))
     assert len(line) == 0
+
+
+def misplaced(line):
+    line._ranks.reverse()
+    line._requests.reverse()
+
+
+def rank_lost(line):
+    line._ranks.pop()
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "complaint"),
+    [(misplaced, "not in the order"), (rank_lost, "2 requests wait with 1 ranks")],
+)
+def test_check_finds_corruption(corrupt, complaint):
+    line = WaitingLine()
+    for number, name in enumerate("ab"):
+        r = request(name, number)
+        line.insert(r, fcfs(r, number))
+    assert line.check() == ["a", "b"]
+    corrupt(line)
+    with pytest.raises(AssertionError, match=complaint):
+        line.check()

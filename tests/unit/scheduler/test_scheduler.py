@@ -4,7 +4,9 @@ import pytest
 from support.engines import Harness
 from support.fake_executor import expected_output
 
+from octavo.core.config import SchedulerConfig
 from octavo.core.errors import ContextTooLong, InvalidParameter
+from octavo.core.request import RequestState
 
 
 def rows(harness):
@@ -210,3 +212,246 @@ def test_a_hundred_waiting_requests_all_end():
         h.add(f"r{number}", [number % 7] * (1 + number % 20))
     h.run()
     assert len(h.ended) == 100
+
+
+def test_a_name_that_is_aborted_twice_ends_once():
+    h = Harness()
+    h.add("a", [1] * 5)
+    h.add("b", [2] * 5)
+    h.step()
+    h.add("c", [3] * 5)
+    h.abort("a", "c", "a", "c")
+    h.abort("a")
+    h.run()
+    assert h.ended["a"].finish_reason == h.ended["c"].finish_reason == "abort"
+    assert h.outputs["b"] == expected_output([2] * 5, 0, 5)
+
+
+def test_the_names_of_all_completions_must_be_free():
+    h = Harness()
+    h.add("a#1", [1] * 5)
+    with pytest.raises(InvalidParameter, match="'a#1' is in use"):
+        h.add("a", [2] * 5, params={"n": 2})
+    h.scheduler.check_invariants()
+    h.run()
+    assert list(h.ended) == ["a#1"] and h.outputs["a#1"] == expected_output([1] * 5, 0, 5)
+
+
+def test_prompts_already_begun_go_on_in_the_order_of_the_policy():
+    h = Harness(
+        num_blocks=100,
+        policy="priority",
+        max_num_batched_tokens=16,
+        long_prefill_token_threshold=20,
+        max_long_partial_prefills=2,
+    )
+    h.add("low", [1] * 80, priority=5)
+    h.add("short", [2] * 4, priority=6, params={"max_tokens": 1})
+    h.step()
+    assert rows(h) == [("low", 0, 8), ("short", 0, 4)]
+    h.add("high", [3] * 40, priority=-1)
+    h.add("short too", [4] * 4, priority=6, params={"max_tokens": 1})
+    h.step()
+    assert [name for name, _, _ in rows(h)] == ["low", "high"]
+    h.step()
+    assert [name for name, _, _ in rows(h)] == ["high", "low"]
+
+
+def test_prompt_logprobs_are_told_once_each_and_by_the_first_completion_alone():
+    h = Harness(num_blocks=100, block_size=4, max_num_batched_tokens=8)
+    prompt = list(range(20))
+    h.add("before", prompt)
+    h.run()
+    h.add("a", prompt, params={"n": 2, "prompt_logprobs": 0})
+    h.run()
+    assert h.firsts["a"].num_cached_tokens == 0, "the logits of the whole prompt are wanted"
+    assert [entry.token_id for entry in h.scores["a"]] == prompt[1:]
+    assert h.scores["a#1"] == []
+    assert h.outputs["a"] == expected_output(prompt, 0, 5)
+
+
+def test_a_preempted_request_comes_back_with_all_its_tokens():
+    h = Harness(num_blocks=6, block_size=4, max_model_len=24)
+    h.add("a", [1] * 7, params={"max_tokens": 12})
+    h.add("b", [2] * 7, params={"max_tokens": 12, "prompt_logprobs": 0})
+    h.run()
+    times = [new for plan in h.executor.plans for new in plan.admitted if new.request_id == "b"]
+    assert len(times) > 1, "b was never preempted"
+    for new in times[1:]:
+        known = len(new.token_ids)
+        assert known > 7 and new.num_prompt_tokens == 7
+        assert list(new.token_ids) == ([2] * 7 + expected_output([2] * 7, 0, 12))[:known]
+    assert len(h.scores["b"]) == 6
+
+
+def test_a_completion_with_tokens_of_its_own_does_not_fork_again():
+    h = Harness(num_blocks=7, block_size=4, max_model_len=28)
+    h.add("a", [1] * 7, params={"n": 2, "max_tokens": 15})
+    h.run()
+    again = [new for plan in h.executor.plans for new in plan.admitted if new.request_id == "a#1"]
+    assert len(again) > 1 and len(again[-1].token_ids) > 7
+    assert h.outputs["a"] == expected_output([1] * 7, 0, 15)
+    assert h.outputs["a#1"] == expected_output([1] * 7, 1, 15)
+
+
+@pytest.mark.parametrize("parent", ["preempted", "failed", "finished"])
+def test_completions_are_served_whatever_becomes_of_the_first(parent):
+    options, limits, tokens = {}, {"num_blocks": 20}, 3
+    if parent == "failed":
+        options = {"row_fails": lambda row: row.request_id == "a"}
+    if parent == "finished":
+        tokens = 1
+    if parent == "preempted":
+        limits = {"num_blocks": 6}
+    h = Harness(block_size=4, max_num_batched_tokens=8, executor_options=options, **limits)
+    h.add("other", [9] * 7, params={"max_tokens": 10})
+    h.step()
+    h.add("a", [1] * 14, params={"n": 3, "max_tokens": tokens})
+    h.run()
+    assert h.ended["a"].finish_reason == ("error" if parent == "failed" else "length")
+    for index in (1, 2):
+        assert h.outputs[f"a#{index}"] == expected_output([1] * 14, index, tokens)
+    assert h.outputs["other"] == expected_output([9] * 7, 0, 10)
+
+
+def test_who_fails_before_the_executor_hears_is_released_all_the_same():
+    h = Harness(max_num_seqs=1, executor_options={"submit_fails": lambda plan: plan.step_id == 2})
+    h.add("a", [1] * 5, params={"max_tokens": 2})
+    for name in "bc":
+        h.add(name, [2] * 5)
+    h.run()
+    assert h.ended["b"].finish_reason == "error" and "at once" in h.ended["b"].error
+    assert h.ended["a"].finish_reason == h.ended["c"].finish_reason == "length"
+    assert h.executor.request_ids == {"c"}, "only the last is still to be released"
+
+
+def test_a_fork_that_finds_no_block_waits():
+    h = Harness(num_blocks=5, block_size=4, max_num_batched_tokens=32, max_model_len=20)
+    h.add("a", [1] * 16, params={"n": 2, "max_tokens": 3})
+    h.step()
+    h.step()
+    assert [name for name, _, _ in rows(h)] == ["a"], "the last free block went to the first"
+    h.run()
+    assert h.outputs["a#1"] == expected_output([1] * 16, 1, 3)
+
+
+def test_a_request_whose_tokens_have_outgrown_all_blocks_while_it_waited_ends():
+    h = Harness(num_blocks=4, block_size=4, max_model_len=100)
+    request = h.add("a", [1] * 15, params={"max_tokens": 9})
+    request.output_token_ids += expected_output([1] * 15, 0, 2)
+    h.run()
+    assert h.ended["a"].finish_reason == "length"
+
+
+def test_two_that_do_not_fit_together_do_not_fight_for_ever():
+    h = Harness(num_blocks=8, block_size=4, max_model_len=32)
+    for name, token in (("a", 1), ("b", 2), ("c", 3)):
+        h.add(name, [token] * 15, params={"max_tokens": 16})
+    assert h.run(max_steps=200) < 100
+    for name, token in (("a", 1), ("b", 2), ("c", 3)):
+        assert h.outputs[name] == expected_output([token] * 15, 0, 16)
+
+
+def test_a_stream_of_short_requests_does_not_starve_a_long_one():
+    h = Harness(num_blocks=12, block_size=4, max_num_seqs=3, long_prefill_token_threshold=8)
+    h.add("holder", [5] * 20, params={"max_tokens": 4})
+    h.step()
+    h.add("long", [1] * 40, params={"max_tokens": 2})
+    for number in range(200):
+        h.add(f"s{number}", [2] * 6, params={"max_tokens": 2})
+        h.step()
+        if "long" in h.ended:
+            break
+    assert "long" in h.ended
+    h.run()
+
+
+def misfile(h):
+    h.scheduler._waiting._requests.clear()
+    h.scheduler._waiting._ranks.clear()
+
+
+def file_twice(h):
+    running = h.scheduler._running["a"]
+    h.scheduler._waiting.insert(running, h.scheduler._ranks["a"])
+
+
+def lose_rank(h):
+    del h.scheduler._ranks["a"]
+
+
+def run_too_many(h):
+    h.scheduler._config = SchedulerConfig(max_num_seqs=1)
+
+
+def wrong_state(h):
+    h.scheduler._running["a"].state = RequestState.WAITING
+
+
+def waits_with_tokens(h):
+    next(iter(h.scheduler._waiting)).num_computed_tokens = 3
+
+
+def no_room(h):
+    h.scheduler._running["a"].num_computed_tokens = 1000
+
+
+def nothing_to_do(h):
+    h.scheduler._running["a"].num_computed_tokens += 1
+
+
+def broken_blocks(h):
+    h.blocks._pool.num_free += 1
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "complaint"),
+    [
+        (misfile, r"places where they may be disagree: \['c'\]"),
+        (file_twice, "a request is in two"),
+        (lose_rank, "requests and ranks disagree"),
+        (run_too_many, "2 requests run, more than max_num_seqs"),
+        (wrong_state, "a is waiting, but runs=True"),
+        (waits_with_tokens, "c waits with 0 slots and 3 tokens"),
+        (no_room, "a has 1000 computed tokens in 8 slots"),
+        (nothing_to_do, "a runs, but has nothing left to compute"),
+        (broken_blocks, "num_free"),
+    ],
+)
+def test_check_invariants_finds_corruption(corrupt, complaint):
+    h = Harness(max_num_seqs=2)
+    for name in "abc":
+        h.add(name, [1] * 5)
+    h.step()
+    h.scheduler.check_invariants()
+    corrupt(h)
+    with pytest.raises(AssertionError, match=complaint):
+        h.scheduler.check_invariants()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_step_brings_for_an_aborted_request_is_dropped(fails, again):
+    h = Harness(block_size=4)
+    h.add("a", [1] * 5)
+    h.add("b", [2] * 5)
+    plan = h.scheduler.schedule()
+    h.executor.submit(plan)
+    h.abort("a")
+    if again:  # the same name, another request
+        del h.ended["a"]
+        h.add("a", [3] * 7)
+    if fails:
+        h.take(h.scheduler.fail(plan, "told to fail"))
+    else:
+        h.take(h.scheduler.commit(plan, h.executor.collect()))
+    h.scheduler.check_invariants()
+    assert h.outputs["a"] == []
+    if fails:
+        assert h.ended["b"].finish_reason == "error"
+        assert ("a" in h.ended) != again
+        return
+    h.run()
+    if again:
+        assert h.outputs["a"] == expected_output([3] * 7, 0, 5)
+    assert h.outputs["b"] == expected_output([2] * 5, 0, 5)
