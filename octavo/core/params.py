@@ -45,7 +45,7 @@ class SamplingParams:
 
     repetition_penalty: float = 1.0
     """Divides positive logits of tokens in prompt or output and multiplies negative ones, in
-    (0, 10]."""
+    [0.01, 10]."""
 
     presence_penalty: float = 0.0
     """Subtracted once from the logit of each token already generated, in [-2, 2]."""
@@ -119,7 +119,8 @@ class SamplingParams:
         _check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
         _check_int("top_k", self.top_k, 0, 2**31 - 1)
         _check_float("min_p", self.min_p, 0.0, 1.0)
-        _check_float("repetition_penalty", self.repetition_penalty, 0.0, 10.0, open_low=True)
+        # A penalty near 0 would carry logits beyond what float32 holds.
+        _check_float("repetition_penalty", self.repetition_penalty, 0.01, 10.0)
         _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _check_int("min_tokens", self.min_tokens, 0, 2**31 - 1)

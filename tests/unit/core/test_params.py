@@ -14,7 +14,7 @@ RANGES = {
     "top_k": (0, 2**31 - 1, -2, 2**31),
     "min_p": (0.0, 1.0, -0.1, 1.1),
     "seed": (-MAX_SEED - 1, MAX_SEED, -MAX_SEED - 2, MAX_SEED + 1),
-    "repetition_penalty": (1e-9, 10.0, 0.0, 10.1),
+    "repetition_penalty": (0.01, 10.0, 0.009, 10.1),
     "presence_penalty": (-2.0, 2.0, -2.1, 2.1),
     "frequency_penalty": (-2.0, 2.0, -2.1, 2.1),
     "max_tokens": (1, 2**31 - 1, 0, 2**31),
