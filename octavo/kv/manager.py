@@ -152,7 +152,6 @@ class BlockManager:
         for index in range(table.num_published, full):
             tokens = _slice(request, index * size, (index + 1) * size)
             key = block_hash(table.hashes[index], tokens)
-            del table.hashes[index + 1 :]
             table.hashes.append(key)
             self._index.publish(key, table.blocks[index])
         table.num_published = full
@@ -268,11 +267,10 @@ class BlockManager:
         return self._last_hashed[1]
 
     def _copy_on_write(self, request_id: RequestId, table: _Table, index: int) -> BlockCopy:
+        assert table.num_published <= index, "a block that is full of computed tokens is written"
         source = table.blocks[index]
         target = self._take()
         table.blocks[index] = target
-        table.num_published = min(table.num_published, index)
-        del table.hashes[table.num_published + 1 :]
         self._release(source)
         return BlockCopy(request_id, index, source, target)
 

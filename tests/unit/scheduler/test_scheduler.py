@@ -366,6 +366,32 @@ def test_a_stream_of_short_requests_does_not_starve_a_long_one():
     h.run()
 
 
+def test_nobody_is_admitted_in_a_step_in_which_someone_lost_blocks():
+    # A first piece of the long one would fit at once into what it has just lost.
+    h = Harness(num_blocks=12, block_size=4, max_num_batched_tokens=8, caching=False)
+    h.add("a", [1] * 7, params={"max_tokens": 35})
+    h.add("long", [2] * 20, params={"max_tokens": 20})
+    num_preemptions = 0
+    while h.engine.has_work:
+        stats = h.step()
+        num_preemptions += stats.num_preemptions
+        assert not (stats.num_preemptions and h.executor.plans[-1].admitted)
+    assert num_preemptions
+    assert h.outputs["long"] == expected_output([2] * 20, 0, 20)
+
+
+def test_what_was_cached_is_what_was_cached_at_first():
+    h = Harness(num_blocks=6, block_size=4, max_model_len=24)
+    h.add("a", [1] * 7, params={"max_tokens": 12})
+    request = h.add("b", [2] * 7, params={"max_tokens": 12})
+    h.step()
+    began = request.first_scheduled_s
+    h.run()
+    again = [new for plan in h.executor.plans for new in plan.admitted if new.request_id == "b"]
+    assert request.num_preemptions and again[-1].block_ids, "it was resumed from the cache"
+    assert request.num_cached_tokens == 0 and request.first_scheduled_s == began
+
+
 def misfile(h):
     h.scheduler._waiting._requests.clear()
     h.scheduler._waiting._ranks.clear()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from octavo.core.params import MAX_SEED, SamplingParams
 from octavo.core.request import Request
 from octavo.scheduler.siblings import Siblings
@@ -27,9 +29,12 @@ def test_siblings_are_the_same_but_for_name_seed_and_prompt_logprobs():
         assert r.eos_token_ids == {9}
 
 
-def test_the_largest_seed_wraps():
-    (made,) = Siblings().make(request(seed=MAX_SEED, n=2))
-    assert made.seed == 0
+@pytest.mark.parametrize(
+    ("seed", "expected"), [(0, 1), (MAX_SEED - 1, MAX_SEED), (MAX_SEED, 0), (-1, 0)]
+)
+def test_seeds_wrap_at_the_largest(seed, expected):
+    (made,) = Siblings().make(request(seed=seed, n=2))
+    assert made.seed == expected
 
 
 def test_one_completion_has_no_siblings():
