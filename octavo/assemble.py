@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 import threading
 import time
@@ -220,7 +221,9 @@ def start_engine_process(config: EngineConfig) -> tuple[EngineProcess, ZmqFrontE
     from octavo.transport.zmq_link import ZmqFrontEnd
 
     link = ZmqFrontEnd()
-    command = [sys.executable, "-m", "octavo.cli.engine_process", link.address]
+    # `-m` would put the current directory, with whatever modules lie there, before all others.
+    options = [] if os.getcwd() in sys.path or "" in sys.path else ["-P"]
+    command = [sys.executable, *options, "-m", "octavo.cli.engine_process", link.address]
     process = EngineProcess(command, msgspec.json.encode(config).decode())
     process.watch(link.connection_lost)
     return process, link

@@ -15,7 +15,7 @@ from octavo.cli.sampling import (
     engine_options,
     sampling_options,
 )
-from octavo.core.errors import RequestError
+from octavo.core.errors import InvalidParameter, RequestError
 
 _HELP = "/clear forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
 
@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
         except (EOFError, KeyboardInterrupt):
             console.print()
             return 0
+        except UnicodeDecodeError as error:
+            raise InvalidParameter(f"standard input is no text: {error}") from None
         if text == "/exit":
             return 0
         if text == "/clear":

@@ -2,7 +2,8 @@
 
 Each input line is a JSON object with ``prompt`` (text or token ids) or ``messages`` (a chat), and
 any sampling parameter by its name. Each output line repeats the input's ``id`` (its line number
-without one) and holds the completions in input order.
+without one) and holds the completions in input order. Whatever is wrong with a line is told before
+the first token is generated, with the line's number.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import reprlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pydantic_core import from_json
 
 from octavo.cli.sampling import (
     add_engine_arguments,
@@ -20,8 +24,10 @@ from octavo.cli.sampling import (
     engine_options,
     sampling_options,
 )
-from octavo.core.errors import InvalidParameter
-from octavo.core.params import SamplingParams
+from octavo.core.errors import ConfigError, InvalidParameter, RequestError
+from octavo.core.params import SamplingParams, validate_against_vocab
+from octavo.core.types import TokenId
+from octavo.scheduler.door import check_fits
 
 if TYPE_CHECKING:
     from octavo.front.outputs import RequestOutput
@@ -29,6 +35,15 @@ if TYPE_CHECKING:
 
 _PARAMETERS = frozenset(item.name for item in dataclasses.fields(SamplingParams))
 _OTHERS = frozenset({"id", "prompt", "messages"})
+_FORMS: dict[str, tuple[Any, str]] = {
+    "prompt": (str | list, "text or a list of token ids"),
+    "messages": (list, "a list of messages"),
+    "logit_bias": (dict | None, "an object of token ids and numbers"),
+}
+_MAX_ID_DIGITS = 10
+
+Task: TypeAlias = dict[str, Any]
+"""An input line, with an ``id``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,59 +60,109 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Completes the prompt or the file; status 1 if any completion ended with an error."""
     tasks = _read_tasks(args)
+    if args.output is not None:
+        _check_writable(args.output)
     from octavo.llm import LLM
 
     llm = LLM(**engine_options(args))
-    prompts = [_prompt(llm, task) for task in tasks]
-    params = [_params(llm, task, sampling_options(args)) for task in tasks]
+    prompts, params = [], []
+    for where, task in tasks:
+        try:
+            wanted = _params(llm, task, sampling_options(args))
+            prompts.append(_prompt(llm, task))
+        except RequestError as error:
+            raise type(error)(f"{where}{error}", param=error.param) from None
+        params.append(wanted)
     outputs = llm.generate(prompts, params, progress=sys.stderr.isatty())
     if args.input is None and args.output is None:
         print("\n".join(completion.text for completion in outputs[0].outputs))
     else:
-        _write(args.output, tasks, outputs)
+        _write(args.output, [task for _, task in tasks], outputs)
     return int(any(completion.error for output in outputs for completion in output.outputs))
 
 
-def _read_tasks(args: argparse.Namespace) -> list[dict[str, Any]]:
+def _read_tasks(args: argparse.Namespace) -> list[tuple[str, Task]]:
+    """What to complete, and the words with which a complaint about it begins."""
     if args.input is None:
-        text = sys.stdin.read() if args.prompt == "-" else args.prompt
+        text = _standard_input() if args.prompt == "-" else args.prompt
         if args.chat:
-            return [{"id": 1, "messages": [{"role": "user", "content": text}]}]
-        return [{"id": 1, "prompt": text}]
+            return [("", {"id": 1, "messages": [{"role": "user", "content": text}]})]
+        return [("", {"id": 1, "prompt": text})]
     tasks = []
-    with open(args.input, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                tasks.append(_task(args.input, number, line))
+    try:
+        lines = args.input.read_bytes().split(b"\n")
+    except OSError as error:
+        raise ConfigError(f"--input {args.input} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            where = f"{args.input}, line {number}: "
+            tasks.append((where, {"id": number, **_task(where, line)}))
     return tasks
 
 
-def _task(path: Path, number: int, line: str) -> dict[str, Any]:
-    where = f"{path}, line {number}"
+def _standard_input() -> str:
     try:
-        task = json.loads(line)
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidParameter(f"standard input is no text: {error}", param="prompt") from None
+
+
+def _task(where: str, line: bytes) -> Task:
+    try:
+        task = from_json(line, allow_inf_nan=False)
     except ValueError as error:
-        raise InvalidParameter(f"{where} is not valid JSON: {error}") from None
+        raise InvalidParameter(f"{where}not valid JSON: {error}") from None
     if not isinstance(task, dict) or ("prompt" in task) == ("messages" in task):
-        raise InvalidParameter(f"{where}: use an object with either prompt or messages")
+        raise InvalidParameter(f"{where}use an object with either prompt or messages")
     unknown = sorted(task.keys() - _PARAMETERS - _OTHERS)
     if unknown:
-        raise InvalidParameter(f"{where}: unknown field {unknown[0]!r}", param=unknown[0])
-    return {"id": number, **task}
+        raise InvalidParameter(f"{where}unknown field {unknown[0]!r}", param=unknown[0])
+    for name, (kinds, wanted) in _FORMS.items():
+        if name in task and not isinstance(task[name], kinds):
+            shown = reprlib.repr(task[name])
+            raise InvalidParameter(f"{where}{name} is {shown}: use {wanted}", param=name)
+    return task
 
 
-def _prompt(llm: LLM, task: dict[str, Any]) -> Any:
-    return llm.render_chat(task["messages"]) if "messages" in task else task["prompt"]
+def _prompt(llm: LLM, task: Task) -> list[TokenId]:
+    """Token ids that the engine will take."""
+    from octavo.llm import encode_prompt
+
+    given = llm.render_chat(task["messages"]) if "messages" in task else task["prompt"]
+    _, token_ids = encode_prompt(given, llm.tokenizer, llm.info.spec.vocab_size)
+    plan = llm.info.cache_plan
+    check_fits(
+        len(token_ids),
+        max_model_len=llm.info.max_model_len,
+        capacity=plan.num_blocks * plan.block_size,
+    )
+    return list(token_ids)
 
 
-def _params(llm: LLM, task: dict[str, Any], flags: dict[str, Any]) -> SamplingParams:
-    own = {name: value for name, value in task.items() if name in _PARAMETERS}
+def _params(llm: LLM, task: Task, flags: dict[str, Any]) -> SamplingParams:
+    own = {name: value for name, value in task.items() if name in _PARAMETERS and value is not None}
     if "logit_bias" in own:
-        own["logit_bias"] = {int(token): bias for token, bias in own["logit_bias"].items()}
-    return llm.default_sampling_params(**{**flags, **own})
+        own["logit_bias"] = {_token_id(key): bias for key, bias in own["logit_bias"].items()}
+    params = llm.default_sampling_params(**{**flags, **own})
+    validate_against_vocab(params, llm.info.spec.vocab_size)
+    return params
 
 
-def _write(path: Path | None, tasks: list[dict[str, Any]], outputs: list[RequestOutput]) -> None:
+def _token_id(key: str) -> TokenId:
+    if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS):
+        raise InvalidParameter(f"logit_bias has the key {key!r}: use token ids", param="logit_bias")
+    return int(key)
+
+
+def _check_writable(path: Path) -> None:
+    """Tells now what would be in the way when everything has been generated."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"--output {path} cannot be written: {error.strerror}") from error
+
+
+def _write(path: Path | None, tasks: list[Task], outputs: list[RequestOutput]) -> None:
     stream = sys.stdout if path is None else open(path, "w", encoding="utf-8")  # noqa: SIM115
     try:
         for task, output in zip(tasks, outputs, strict=True):
@@ -107,7 +172,7 @@ def _write(path: Path | None, tasks: list[dict[str, Any]], outputs: list[Request
             stream.close()
 
 
-def _record(task: dict[str, Any], output: RequestOutput) -> dict[str, Any]:
+def _record(task: Task, output: RequestOutput) -> dict[str, Any]:
     return {
         "id": task["id"],
         "completions": [

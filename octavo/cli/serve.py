@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -34,11 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until told to leave."""
+    """Serves until told to leave; status 143 if that was before it was ready, by SIGTERM."""
     set_up_logging()
     engine_config = EngineConfig.from_options(**engine_options(args))
     server_config = ServerConfig(**given_options(args, ServerConfig))
-    event_loop_runner()(_serve(engine_config, server_config))
+    try:
+        event_loop_runner()(_serve(engine_config, server_config))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
     return 0
 
 
@@ -55,6 +59,10 @@ def event_loop_runner() -> Callable[[Coroutine[Any, Any, None]], None]:
 async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> None:
     console = Console(stderr=True, highlight=False)
     began = time.perf_counter()
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - this is a coroutine of a task
+    # While the model loads; then `run.serve` has handlers of its own.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     process, link = assemble.start_engine_process(engine_config)
     try:
         # Imported while the other process loads the model.

@@ -14,6 +14,8 @@ from octavo.core.errors import ConfigError
 from octavo.core.options import split_options
 from octavo.core.types import DeviceOption, DtypeOption, LoadFormat, PolicyName
 
+_MAX_DRAIN_S = 86_400
+
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
@@ -184,10 +186,14 @@ class ServerConfig:
     """Log a line for each HTTP request."""
 
     def __post_init__(self) -> None:
+        _require(bool(self.host), "host is empty: use 0.0.0.0 for every interface")
         _require(0 <= self.port <= 65535, f"port is {self.port}: use 0 to 65535")
         _require(
-            self.drain_timeout_s >= 0, f"drain_timeout_s is {self.drain_timeout_s}: use 0 or more"
+            0 <= self.drain_timeout_s <= _MAX_DRAIN_S,
+            f"drain_timeout_s is {self.drain_timeout_s}: use 0 to {_MAX_DRAIN_S}",
         )
+        _require(self.max_logprobs >= 0, f"max_logprobs is {self.max_logprobs}: use 0 or more")
+        _require(all(self.served_model_name), "served_model_name has an empty name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from octavo.core.types import TokenId
 
 MAX_SEED = 2**63 - 1
 MAX_STOP_STRINGS = 16
+MAX_BAD_WORDS = 1024
 MAX_N = 128
 
 
@@ -60,7 +61,7 @@ class SamplingParams:
     """If given, only these tokens may be generated."""
 
     bad_words: tuple[str, ...] = ()
-    """Strings that may not be generated."""
+    """Strings that may not be generated (1024 at most)."""
 
     bad_words_token_ids: tuple[tuple[TokenId, ...], ...] = ()
     """Token sequences that may not be generated; the front end adds those of ``bad_words``."""
@@ -145,6 +146,11 @@ class SamplingParams:
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidParameter(
                 f"stop has {len(self.stop)} strings: use at most {MAX_STOP_STRINGS}", param="stop"
+            )
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise InvalidParameter(
+                f"bad_words has {len(self.bad_words)} strings: use at most {MAX_BAD_WORDS}",
+                param="bad_words",
             )
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise InvalidParameter(

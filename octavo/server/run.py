@@ -37,11 +37,12 @@ def bind(config: ServerConfig) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((config.host, config.port))
-    except OSError as error:
+    except (OSError, TypeError, UnicodeError) as error:  # the last two: no possible host name
         sock.close()
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"cannot listen on {config.host} port {config.port}: {error.strerror}; choose another "
-            "--host or --port (0 for a free one)"
+            f"cannot listen on {config.host!r} port {config.port}: {reason}; choose another --host "
+            "or --port (0 for a free one)"
         ) from error
     return sock
 

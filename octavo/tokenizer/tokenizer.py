@@ -78,10 +78,9 @@ class Tokenizer:
         Raises:
             InvalidParameter: the text is no valid Unicode (lone surrogates).
         """
-        try:
-            return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
-        except TypeError as error:
-            raise _text_error([text], error) from None
+        # The backend's `encode` would hold the interpreter's lock, and with it every thread, for
+        # as long as it takes: a second for a megabyte. Its batches do not.
+        return self.encode_batch([text], add_special_tokens)[0]
 
     def encode_batch(
         self, texts: Sequence[str], add_special_tokens: bool = True

@@ -257,16 +257,24 @@ def test_every_parameter_reaches_the_engine(within: Within) -> None:
         "logprobs": 1,
         "prompt_logprobs": 2,
     }
-    lists = {"stop": ["x"], "stop_token_ids": [9], "allowed_token_ids": [5, 6], "bad_words": ["q"]}
+    lists = {"stop": ["x"], "stop_token_ids": [9], "allowed_token_ids": [5, 6]}
 
     async def scenario(client: Client) -> None:
         await client.complete(
-            prompt="ab", **plain, **lists, logit_bias={"7": -100}, priority=-3, cache_salt="mine"
+            prompt="ab",
+            **plain,
+            **lists,
+            bad_words=["q"],
+            logit_bias={"7": -100},
+            priority=-3,
+            cache_salt="mine",
         )
         (submit,) = script.submits
         assert {name: getattr(submit.params, name) for name in plain} == plain
         assert {name: list(getattr(submit.params, name)) for name in lists} == lists
         assert submit.params.logit_bias == {7: -100.0}
+        encode = client.parts.tokenizer.encode
+        assert submit.params.bad_words_token_ids == (tuple(encode("q")), tuple(encode(" q")))
         assert (submit.priority, submit.cache_salt) == (-3, "mine")
 
     within(scenario, script)

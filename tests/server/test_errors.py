@@ -187,6 +187,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"allowed_token_ids": [999999]}, "allowed_token_ids"),
     ({"bad_words": [""]}, "bad_words"),
     ({"bad_words": "word"}, "bad_words"),
+    ({"bad_words": ["a"] * 1025}, "bad_words"),
     ({"priority": BIG}, "priority"),
     ({"priority": 0.5}, "priority"),
     ({"cache_salt": 5}, "cache_salt"),
@@ -219,8 +220,10 @@ NOT_OFFERED: dict[str, Any] = {
     "function_call": "auto",
     "functions": [{"name": "f"}],
     "modalities": ["audio"],
+    "moderation": {"model": "m"},
     "parallel_tool_calls": False,
     "prediction": {"type": "content"},
+    "prompt_cache_options": {"mode": "explicit"},
     "prompt_cache_retention": "24h",
     "reasoning_effort": "high",
     "response_format": {"type": "json_object"},
@@ -256,6 +259,8 @@ def test_values_that_ask_for_nothing_are_taken(within: Within) -> None:
             parallel_tool_calls=True,
             store=False,
             service_tier="auto",
+            verbosity="medium",
+            prompt_cache_options={"mode": "implicit"},
             modalities=["text"],
             user="somebody",
             safety_identifier="somebody",
@@ -267,7 +272,9 @@ def test_values_that_ask_for_nothing_are_taken(within: Within) -> None:
             stop=None,
             stream=None,
             logprobs=False,
+            top_logprobs=0,
         )
+        await client.stream_chat(stream_options={"include_usage": None})
         await client.complete(prompt="a", best_of=1, suffix="", echo=None, n=None)
         await client.complete(prompt="a", best_of=2, n=2)
 

@@ -8,8 +8,12 @@ from contextlib import asynccontextmanager
 
 import openai
 import pytest
+from openai.types import completion_create_params
+from openai.types.chat import ChatCompletionMessage
+from openai.types.chat import completion_create_params as chat_params
 from support.fake_engine import MODEL, Script, Served, listening
 
+from octavo.server.openai.schemas import ChatCompletionRequest, CompletionRequest
 from octavo.tokenizer.tokenizer import Tokenizer
 
 HI = [{"role": "user", "content": "hi 😀"}]
@@ -54,6 +58,24 @@ def test_chat(client: openai.OpenAI) -> None:
     assert choice.logprobs.content[1].top_logprobs[0].token == "u"
     assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
     assert answer.usage.prompt_tokens_details.cached_tokens == 2
+
+
+def test_an_answer_can_be_sent_back(client: openai.OpenAI) -> None:
+    """With every field that the client's own type has, set or not."""
+    history = [*HI, ChatCompletionMessage(role="assistant", content="ho").model_dump(), *HI]
+    answer = client.chat.completions.create(model=MODEL, messages=history, max_tokens=3)
+    message = answer.choices[0].message
+    for form in (message, message.model_dump()):
+        client.chat.completions.create(model=MODEL, messages=[*HI, form, *HI], max_tokens=1)
+
+
+def test_every_parameter_of_the_client_is_known() -> None:
+    for schema, params in (
+        (ChatCompletionRequest, chat_params.CompletionCreateParamsBase),
+        (CompletionRequest, completion_create_params.CompletionCreateParamsBase),
+    ):
+        known = {*schema.model_fields, *schema.unsupported}
+        assert set(params.__annotations__) <= known
 
 
 def test_chat_streamed(client: openai.OpenAI) -> None:

@@ -35,6 +35,11 @@ def test_a_port_in_use() -> None:
             run.bind(ServerConfig(port=port))
 
 
+def test_a_name_that_no_host_can_have() -> None:
+    with pytest.raises(ConfigError, match="port 0: host name must not contain null"):
+        run.bind(ServerConfig(host="a\0b", port=0))
+
+
 def test_an_address_that_is_not_ours() -> None:
     with pytest.raises(ConfigError, match=r"203\.0\.113\.1"):
         run.bind(ServerConfig(host="203.0.113.1"))

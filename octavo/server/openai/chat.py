@@ -92,7 +92,7 @@ def _max_tokens(body: ChatCompletionRequest) -> tuple[str, int | None]:
 
 
 def _num_logprobs(body: ChatCompletionRequest) -> int | None:
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise InvalidParameter(
             "top_logprobs is set, but logprobs is not true", param="top_logprobs"
         )

@@ -114,9 +114,9 @@ class UsageCounter:
 
     def __init__(self, job: Job) -> None:
         options = job.body.stream_options
-        self.is_continuous = options is not None and options.continuous_usage_stats
+        self.is_continuous = options is not None and bool(options.continuous_usage_stats)
         """Whether every chunk carries the sum so far."""
-        self.is_wanted = options is not None and options.include_usage
+        self.is_wanted = options is not None and bool(options.include_usage)
         """Whether a last chunk carries the sum."""
         self._prompt_tokens = sum(map(len, job.prompts))
         self._cached: dict[int, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from octavo.core.errors import ContextTooLong, InvalidParameter
@@ -11,6 +11,7 @@ from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
 from octavo.server.openai.schemas import SamplingBody
 from octavo.server.state import ServerState
+from octavo.tokenizer.bad_words import with_bad_words
 
 MAX_COMPLETIONS = 1024
 """Of one HTTP request, over all its prompts."""
@@ -66,7 +67,8 @@ def sampling_params(
             f"completions: ask for {MAX_COMPLETIONS} or less at a time",
             param="n",
         )
-    return params
+    # Once for all prompts, and not in the event loop if the request is large.
+    return replace(with_bad_words(params, state.engine.tokenizer), bad_words=())
 
 
 def _check_room(state: ServerState, prompt_tokens: int, name: str, wanted: int | None) -> None:

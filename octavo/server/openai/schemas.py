@@ -14,8 +14,10 @@ _NOT_YET: dict[str, tuple[Any, ...]] = {
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),
+    "moderation": (),
     "parallel_tool_calls": (True,),
     "prediction": (),
+    "prompt_cache_options": ({"mode": "implicit"},),
     "prompt_cache_retention": ("in_memory", "in-memory"),
     "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
@@ -24,7 +26,7 @@ _NOT_YET: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "tool_choice": ("none",),
     "tools": ([],),
-    "verbosity": (),
+    "verbosity": ("medium",),
     "web_search_options": (),
 }
 """Parameters of the OpenAI API that are not offered, and values that ask for nothing."""
@@ -87,8 +89,8 @@ class StreamOptions(_Body):
 
     unsupported = {"include_obfuscation": (False,)}
 
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class SamplingBody(_Body):
@@ -158,7 +160,13 @@ class TextPart(_Body):
 class Message(_Body):
     """One message of a conversation."""
 
-    unsupported = {"tool_calls": ([],), "function_call": (), "audio": (), "refusal": ("",)}
+    unsupported = {
+        "annotations": ([],),
+        "audio": (),
+        "function_call": (),
+        "refusal": ("",),
+        "tool_calls": ([],),
+    }
 
     role: str
     content: Annotated[

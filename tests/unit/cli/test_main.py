@@ -11,6 +11,7 @@ from support.checkpoints import write_checkpoint
 
 from octavo import __version__
 from octavo.cli.main import COMMANDS, main
+from octavo.llm import LLM
 
 FLAGS = ["--num-blocks", "64", "--num-threads", "1"]
 
@@ -85,14 +86,85 @@ def test_a_file_of_prompts(model, tmp_path: Path):
         ("[]", "either prompt or messages"),
         ('{"prompt": "a", "messages": []}', "either prompt or messages"),
         ('{"prompt": "a", "temprature": 1}', "temprature"),
+        ('{"prompt": "\\ud800"}', "not valid JSON"),
+        ('{"prompt": NaN}', "not valid JSON"),
+        ('{"prompt": ' + "[" * 100_000, "not valid JSON"),
+        ('{"prompt": "\udce9"}', "not valid JSON"),
+        ('{"prompt": 5}', "prompt is 5: use text or a list of token ids"),
+        ('{"prompt": {"prompt": "a"}}', "use text or a list"),
+        ('{"prompt": ["a", "b"]}', "token id 'a'"),
+        ('{"prompt": ""}', "is empty"),
+        ('{"prompt": [999999]}', "999999"),
+        (json.dumps({"prompt": "a " * 2000}), "context is 512 tokens"),
+        ('{"messages": {}}', "messages is {}"),
+        ('{"messages": []}', "messages is empty"),
+        ('{"messages": ["hi"]}', "messages holds a str"),
+        ('{"prompt": "a", "temperature": "hot"}', "temperature is 'hot'"),
+        ('{"prompt": "a", "logit_bias": [1]}', "logit_bias is [1]"),
+        ('{"prompt": "a", "logit_bias": {"x": 1}}', "the key 'x'"),
+        ('{"prompt": "a", "logit_bias": {"999": 1}}', "999"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_a_wrong_line_is_named(model, tmp_path, capsys, line, said):
     source = tmp_path / "in.jsonl"
-    source.write_text('{"prompt": "fine"}\n' + line)
+    text = '{"prompt": "fine"}\n' + line
+    source.write_bytes(text.encode("utf-8", "surrogateescape"))
     assert main(["generate", model, "--input", str(source), *FLAGS]) == 1
     err = capsys.readouterr().err
-    assert "line 2" in err and said in err
+    assert "line 2: " in err and said in err
+    assert err.count("\n") == 1
+
+
+def test_null_stands_for_a_parameter_that_is_not_given(model, tmp_path, capsys):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt": "a", "n": null, "logit_bias": null, "max_tokens": 1}')
+    assert main(["generate", model, "--input", str(source), *FLAGS]) == 0
+    assert len(json.loads(capsys.readouterr().out)["completions"]) == 1
+
+
+@pytest.mark.parametrize("flag", ["--input", "--output"])
+def test_files_that_cannot_be_used_are_told_before_the_model_loads(tmp_path, capsys, flag):
+    path = str(tmp_path / "none" / "file")
+    prompt = ["--prompt", "x"] if flag == "--output" else []
+    assert main(["generate", str(tmp_path / "no model"), flag, path, *prompt]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"octavo: ConfigError: {flag} {path} cannot be ")
+    assert "No such file" in err
+
+
+@pytest.mark.parametrize("command", [["generate", "--prompt", "-"], ["chat"]])
+def test_input_that_is_no_text(model, monkeypatch, capsys, command):
+    name, *arguments = command
+    raw = io.TextIOWrapper(io.BytesIO(b"h\xff\n"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", raw)
+    assert main([name, model, *arguments, *FLAGS]) == 1
+    assert "standard input is no text" in capsys.readouterr().err
+
+
+def test_ctrl_c_stops_an_answer_and_no_more(model, monkeypatch, capsys):
+    stream, prompts = LLM.stream, []
+
+    def interrupted(llm, prompt, params):
+        prompts.append(llm.tokenizer.decode(prompt, skip_special_tokens=False))
+        for number, delta in enumerate(stream(llm, prompt, params)):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield delta
+
+    monkeypatch.setattr(LLM, "stream", interrupted)
+    monkeypatch.setattr("sys.stdin", io.StringIO("first\nsecond\n"))
+    assert main(["chat", model, "--ignore-eos", *FLAGS]) == 0
+    assert capsys.readouterr().out.count("3 tokens, ") == 2
+    assert "first" in prompts[1] and "second" in prompts[1]
+
+
+def test_a_question_that_is_too_long_is_taken_back(model, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("a b " * 2000 + "\nhello\n"))
+    assert main(["chat", model, "--max-tokens", "3", *FLAGS]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "shorten the prompt" in out
+    assert out.count("tokens/s") == 1
 
 
 def test_chat(model, monkeypatch, capsys):

@@ -46,7 +46,11 @@ def test_an_unknown_option_is_named_with_its_neighbours():
         (SchedulerConfig, {"long_prefill_token_threshold": -1}, "is -1"),
         (DeviceConfig, {"num_threads": 0}, "num_threads is 0"),
         (ServerConfig, {"port": 65536}, "port is 65536"),
+        (ServerConfig, {"host": ""}, "host is empty"),
         (ServerConfig, {"drain_timeout_s": -1.0}, "drain_timeout_s is -1"),
+        (ServerConfig, {"drain_timeout_s": float("inf")}, "drain_timeout_s is inf"),
+        (ServerConfig, {"max_logprobs": -1}, "max_logprobs is -1"),
+        (ServerConfig, {"served_model_name": ("a", "")}, "an empty name"),
     ],
 )
 def test_wrong_values_are_refused_by_name(part, values, said):

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import random
 import re
+import threading
+import time
 
 import pytest
 from support.vocabularies import SPACE, TRICKY_TEXTS, byte_level_backend, word_backend
@@ -31,6 +33,24 @@ def test_text_survives(tokenizer: Tokenizer, text: str) -> None:
 
 def test_batches_equal_single_texts(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode_batch(TRICKY_TEXTS) == [tokenizer.encode(t) for t in TRICKY_TEXTS]
+    backend = tokenizer.backend
+    assert tokenizer.encode_batch(TRICKY_TEXTS) == [backend.encode(t).ids for t in TRICKY_TEXTS]
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(smollm: Tokenizer) -> None:
+    text = "hello " * 300_000
+    thread = threading.Thread(target=smollm.encode, args=(text,))
+    began = before = time.monotonic()
+    longest_pause = 0.0
+    thread.start()
+    while True:
+        now = time.monotonic()
+        longest_pause = max(longest_pause, now - before)
+        before = now
+        if not thread.is_alive():
+            break
+        time.sleep(0.001)
+    assert longest_pause < (now - began) / 2
 
 
 @pytest.mark.parametrize("text", TRICKY_TEXTS)
