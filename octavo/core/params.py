@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from octavo.core.errors import InvalidParameter
 from octavo.core.types import TokenId
@@ -16,6 +17,18 @@ MAX_SEED = 2**63 - 1
 MAX_STOP_STRINGS = 16
 MAX_BAD_WORDS = 1024
 MAX_N = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Structured:
+    """A form that the output must have."""
+
+    kind: Literal["json", "regex", "choice", "grammar"]
+    """A JSON schema, a regular expression, one of several strings, or a Lark grammar."""
+
+    value: str
+    """The schema (``{"type": "object"}`` for any object) or the choices as JSON text; the
+    expression or grammar itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Tells an answer's text, reasoning and tool calls apart while it streams."""
