@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from octavo.core import env
 from octavo.core.cache_plan import CachePlan, MemoryUse, plan_cache
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from octavo.attention.base import AttentionBackend
-    from octavo.core.types import DtypeName
+    from octavo.core.types import DtypeName, KvDtypeName
     from octavo.engine.core import Engine
     from octavo.front.async_engine import AsyncEngine
     from octavo.front.process import EngineProcess
     from octavo.models.base import CausalModel
     from octavo.models.decoder import Decoder
+    from octavo.models.native import MatrixSource
     from octavo.runner.device import Device
     from octavo.transport.base import EngineEnd, FrontEnd
     from octavo.transport.zmq_link import ZmqFrontEnd
@@ -66,7 +67,10 @@ class _Kernels:
     isa: str | None
     """Instruction set of the native kernels; None for torch."""
     dtype: DtypeName
-    kv_dtype: DtypeName
+    """Of what is not quantised."""
+    kv_dtype: KvDtypeName
+    quantization: Literal["none", "stored", "int8", "int4"] = "none"
+    """stored: integers of the checkpoint as they are."""
 
 
 @dataclass(slots=True)
@@ -133,7 +137,7 @@ def build_engine(
     with stages.stage("weights"):
         decoder = _load_model(config, checkpoint, kernels, device, on_progress)
     with stages.stage("packing"):
-        model, backend = _pack(config, decoder, kernels, max_len)
+        model, backend = _pack(config, checkpoint, decoder, kernels, max_len)
     with stages.stage("KV cache"):
         memory = MemoryUse(
             total_bytes=device.total_memory_bytes(),
@@ -157,6 +161,7 @@ def build_engine(
         max_model_len=plan.max_model_len,
         dtype=kernels.dtype,
         kv_dtype=kernels.kv_dtype,
+        quantization=_quantization_in_words(checkpoint, kernels),
         device=device.name,
         attention_backend=backend.name if kernels.isa is None else f"native ({kernels.isa})",
         num_threads=device.num_threads,
@@ -245,11 +250,11 @@ def _choose_kernels(config: EngineConfig, checkpoint: Checkpoint, device: Device
     from octavo.layers.products import cpu_is_quick_at_bfloat16
 
     spec, wanted = checkpoint.spec, config.model.dtype
+    quantization = _choose_quantization(config.model, checkpoint)
     # Native kernels are quick at bfloat16 on every processor.
     small = spec.dtype in ("bfloat16", "float16")
     dtype = "bfloat16" if wanted == "auto" and small else device.resolve_dtype(wanted, spec.dtype)
-    kv_wanted = config.cache.kv_cache_dtype
-    kv_dtype = dtype if kv_wanted == "auto" else device.resolve_dtype(kv_wanted, dtype)
+    kv_dtype = _kv_dtype(config, dtype, device)
     isa = None
     if config.device.attention_backend == "auto":
         isa = native.choose(
@@ -258,12 +263,53 @@ def _choose_kernels(config: EngineConfig, checkpoint: Checkpoint, device: Device
             config.cache.block_size,
             device=device.torch_device,
             dtypes=(dtype, kv_dtype),
-            torch_is_quick=cpu_is_quick_at_bfloat16(),
+            torch_is_quick=cpu_is_quick_at_bfloat16()
+            and quantization == "none"
+            and kv_dtype != "int8",
         )
-    if isa is None:
-        dtype = device.resolve_dtype(wanted, spec.dtype)
-        kv_dtype = dtype if kv_wanted == "auto" else device.resolve_dtype(kv_wanted, dtype)
-    return _Kernels(isa, dtype, kv_dtype)
+    if isa is not None:
+        # Norms of a quantised file are float32.
+        return _Kernels(
+            isa, "float32" if quantization == "stored" else dtype, kv_dtype, quantization
+        )
+    for name, value, needs_native in (
+        ("quantization", quantization, quantization in ("int8", "int4")),
+        ("kv_cache_dtype", kv_dtype, kv_dtype == "int8"),
+    ):
+        if needs_native:
+            raise ConfigError(
+                f"{name} {value} needs the native CPU kernels, which do not serve here: choose "
+                f"device cpu, kernels auto and attention_backend auto, or leave {name} out"
+            )
+    dtype = device.resolve_dtype(wanted, spec.dtype)
+    return _Kernels(None, dtype, _kv_dtype(config, dtype, device))
+
+
+def _kv_dtype(config: EngineConfig, dtype: DtypeName, device: Device) -> KvDtypeName:
+    wanted = config.cache.kv_cache_dtype
+    if wanted == "auto":
+        return dtype
+    return "int8" if wanted == "int8" else device.resolve_dtype(wanted, dtype)
+
+
+def _choose_quantization(
+    config: ModelConfig, checkpoint: Checkpoint
+) -> Literal["none", "stored", "int8", "int4"]:
+    from octavo.loader.integer_weights import has_integer_weights
+
+    if config.quantization in ("int8", "int4"):
+        return config.quantization
+    is_auto = config.quantization == config.dtype == "auto"
+    return "stored" if is_auto and has_integer_weights(checkpoint) else "none"
+
+
+def _quantization_in_words(checkpoint: Checkpoint, kernels: _Kernels) -> str:
+    from octavo.loader.integer_weights import IntegerWeights
+
+    if kernels.quantization != "stored":
+        return kernels.quantization
+    assert checkpoint.gguf is not None
+    return ", ".join(IntegerWeights(checkpoint, checkpoint.gguf).type_names)
 
 
 def _load_model(
@@ -282,12 +328,31 @@ def _load_model(
     if checkpoint.load_format == "dummy":
         fill_dummy(model, config.model.seed)
     else:
-        load_weights(checkpoint, model, progress=lambda share: on_progress("weights", share))
+        load_weights(
+            checkpoint,
+            model,
+            skip=_integer_parameters(checkpoint, kernels),
+            progress=lambda share: on_progress("weights", share),
+        )
     return model
 
 
+def _integer_parameters(checkpoint: Checkpoint, kernels: _Kernels) -> frozenset[str]:
+    """Parameters that go from the file to the kernels without becoming floats."""
+    from octavo.loader.integer_weights import IntegerWeights
+
+    if kernels.quantization != "stored":
+        return frozenset()
+    assert checkpoint.gguf is not None
+    return IntegerWeights(checkpoint, checkpoint.gguf).parameters
+
+
 def _pack(
-    config: EngineConfig, decoder: Decoder, kernels: _Kernels, max_model_len: int
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    decoder: Decoder,
+    kernels: _Kernels,
+    max_model_len: int,
 ) -> tuple[CausalModel, AttentionBackend]:
     """The loaded model in the form that its kernels want, and the attention that goes with it."""
     from octavo.attention.base import Placement
@@ -309,8 +374,27 @@ def _pack(
     if kernels.isa is None:
         decoder.pack()
         return decoder, choose(spec, placement, config.device.attention_backend)
-    model = NativeDecoder(decoder, kernels.isa, block_size=block_size, max_model_len=max_model_len)
+    model = NativeDecoder(
+        decoder,
+        kernels.isa,
+        block_size=block_size,
+        max_model_len=max_model_len,
+        source=_matrix_source(checkpoint, kernels),
+    )
     return model, NativeAttention(spec, placement, native.extension().width(kernels.isa))
+
+
+def _matrix_source(checkpoint: Checkpoint, kernels: _Kernels) -> MatrixSource:
+    from octavo.loader.integer_weights import IntegerWeights
+    from octavo.loader.quantized import INT4, INT8
+    from octavo.models.native import Rounded, Stored, as_loaded
+
+    if kernels.quantization == "stored":
+        assert checkpoint.gguf is not None
+        return Stored(IntegerWeights(checkpoint, checkpoint.gguf))
+    if kernels.quantization == "none":
+        return as_loaded
+    return Rounded(INT8 if kernels.quantization == "int8" else INT4)
 
 
 def _activation_bytes(

@@ -34,9 +34,10 @@ struct Query {
     int64_t position; // sees tokens (position - window, position]
 };
 
-// scale * q . k of R queries with the W tokens of one key tile, [head_dim][W].
+// scale * q . k of R queries with the W tokens of one key tile, [head_dim][W]; the scale is that of
+// each token.
 template <int R, class T>
-static inline void scores_of_tile(const Query *queries, const T *key, int d, float scale, float *out) {
+static inline void scores_of_tile(const Query *queries, const T *key, int d, F scale, float *out) {
     F acc[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) acc[r] = zero();
@@ -46,7 +47,7 @@ static inline void scores_of_tile(const Query *queries, const T *key, int d, flo
         for (int r = 0; r < R; r++) acc[r] = fma(splat(queries[r].q[i]), k, acc[r]);
     }
 #pragma GCC unroll 8
-    for (int r = 0; r < R; r++) store(out + r * kSegment, mul(acc[r], splat(scale)));
+    for (int r = 0; r < R; r++) store(out + r * kSegment, mul(acc[r], scale));
 }
 
 // out[r][column ...] += sum over tokens of weight * value, for V vectors of columns.
@@ -109,16 +110,17 @@ template <int R, class T>
 static void segment(const AttentionShape &s, const Query *queries, const int32_t *table, int kv_head,
                     const Cache &cache, int64_t begin, int count, Partial &out) {
     const int d = s.head_dim;
-    const size_t per_head = size_t(s.block_size) * d;
     alignas(64) float scores[R * kSegment];
     auto head = [&](void *base, int64_t position) {
-        int64_t block = table[position / s.block_size];
-        return static_cast<T *>(base) + (size_t(block) * s.num_kv_heads + kv_head) * per_head;
+        return head_of<T>(s, base, table[position / s.block_size], kv_head);
     };
     for (int t = 0; t < count; t += W) {
-        int64_t position = begin + t;
-        const T *key = head(cache.key, position) + size_t(position % s.block_size) * d;
-        scores_of_tile<R>(queries, key, d, s.scale, scores + t);
+        const int64_t position = begin + t;
+        const int offset = int(position % s.block_size);
+        T *key = head(cache.key, position);
+        F scale = splat(s.scale);
+        if constexpr (sizeof(T) == 1) scale = mul(load(scales_of(s, key) + offset), scale);
+        scores_of_tile<R>(queries, key + size_t(offset) * d, d, scale, scores + t);
     }
     for (int r = 0; r < R; r++)
         segment_softmax(s, queries[r].position, begin, count, scores + r * kSegment, out.peak[r],
@@ -126,7 +128,15 @@ static void segment(const AttentionShape &s, const Query *queries, const int32_t
     for (int i = 0; i < R * d; i++) out.out[i] = 0.0f;
     for (int t = 0; t < count; t += s.block_size) {
         int n = count - t < s.block_size ? count - t : s.block_size;
-        const T *value = head(cache.value, begin + t);
+        T *value = head(cache.value, begin + t);
+        if constexpr (sizeof(T) == 1) {
+            const uint16_t *scales = scales_of(s, value);
+            for (int r = 0; r < R; r++)
+                for (int i = 0; i < n; i += W) {
+                    float *weights = scores + r * kSegment + t + i;
+                    store(weights, mul(load(weights), load(scales + i)));
+                }
+        }
         int column = 0;
         for (; column + 2 * W <= d; column += 2 * W)
             add_values<R, 2>(scores + t, value, n, d, column, out.out);
@@ -234,9 +244,11 @@ static void tile_segment(const AttentionShape &s, const Batch &batch, const floa
     int count = int(left < kSegment ? left : kSegment);
     if (cache.type == CacheType::f32)
         run_segment<float>(s, tile.rows(), queries, table, tile.kv_head, cache, begin, count, out);
-    else
+    else if (cache.type == CacheType::bf16)
         run_segment<uint16_t>(s, tile.rows(), queries, table, tile.kv_head, cache, begin, count,
                               out);
+    else
+        run_segment<int8_t>(s, tile.rows(), queries, table, tile.kv_head, cache, begin, count, out);
 }
 
 static void attend_tile(const AttentionShape &s, const Batch &batch, const float *qkv,

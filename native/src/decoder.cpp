@@ -11,8 +11,6 @@ namespace {
 
 constexpr size_t kHugePage = size_t(2) << 20;
 
-size_t element_bytes(WeightType type) { return type == WeightType::f32 ? 4 : 2; }
-
 void reserve(std::vector<float> &scratch, size_t count) {
     if (scratch.size() < count) scratch.resize(count);
 }
@@ -35,28 +33,67 @@ void Buffer::Free::operator()(void *p) const { std::free(p); }
 Decoder::Decoder(const Kernels *kernels, const DecoderShape &shape, int num_layers)
     : kernels_(kernels), shape_(shape), layers_(size_t(num_layers)) {}
 
-PackedWeight Decoder::pack(WeightType type, const void *rows, const float *bias, int n, int k,
-                           bool gated) const {
+namespace {
+
+PackedWeight make_packed(const Kernels &kernels, WeightType type, const float *bias, int n, int k,
+                         bool gated) {
     PackedWeight out;
     out.weight.type = type;
     out.weight.n = n;
     out.weight.k = k;
-    const size_t padded = size_t(out.weight.num_panels()) * kPanel;
-    out.panels = Buffer(padded * size_t(k) * element_bytes(type));
-    kernels_->pack(type, rows, n, k, gated, out.panels.data());
+    const size_t count = size_t(out.weight.num_panels());
+    out.panels = Buffer(count * out.weight.panel_bytes());
     out.weight.panels = out.panels.data();
     if (bias) {
-        out.bias = Buffer(padded * sizeof(float));
-        kernels_->pack(WeightType::f32, bias, n, 1, gated, out.bias.data());
+        out.bias = Buffer(count * kPanel * sizeof(float));
+        kernels.pack(WeightType::f32, bias, n, 1, gated, out.bias.data());
         out.weight.bias = out.bias.floats();
     }
     return out;
 }
 
-void Decoder::set_embedding(WeightType type, const void *rows, size_t bytes) {
-    embedding_ = Buffer(bytes);
-    embedding_type_ = type;
-    std::memcpy(embedding_.data(), rows, bytes);
+} // namespace
+
+PackedWeight pack(const Kernels &kernels, WeightType type, const void *rows, const float *bias,
+                  int n, int k, bool gated) {
+    PackedWeight out = make_packed(kernels, type, bias, n, k, gated);
+    kernels.pack(type, rows, n, k, gated, out.panels.data());
+    return out;
+}
+
+PackedWeight pack_codes(const Kernels &kernels, WeightType type, const Codes &codes,
+                        const float *bias, int n, int k, int group, bool gated) {
+    PackedWeight out = make_packed(kernels, type, bias, n, k, gated);
+    const size_t columns = size_t(out.weight.num_panels()) * kPanel;
+    out.weight.group = group;
+    const size_t scale_bytes = columns * size_t(k / group) * sizeof(uint16_t);
+    auto half = [](Buffer &buffer) { return static_cast<uint16_t *>(buffer.data()); };
+    out.scales = Buffer(scale_bytes);
+    if (codes.minimums) out.minimums = Buffer(scale_bytes);
+    kernels.pack_codes(codes, out.weight, gated, static_cast<uint8_t *>(out.panels.data()),
+                       half(out.scales), half(out.minimums));
+    out.weight.scales = half(out.scales);
+    out.weight.minimums = half(out.minimums);
+    return out;
+}
+
+Activations RoundedRows::fit(const Weight &weight, int m) {
+    const size_t values = size_t(m) * size_t(weight.k);
+    const size_t groups = size_t(m) * size_t(weight.k / kActivationGroup);
+    if (values_.size() < values) values_.resize(values);
+    if (scales_.size() < groups) {
+        scales_.resize(groups);
+        offsets_.resize(groups);
+    }
+    return {values_.data(), scales_.data(), offsets_.data()};
+}
+
+void product(const Kernels &kernels, const Weight &weight, const float *x, int m, Epilogue epilogue,
+             float *y, int ldy, RoundedRows &rounded) {
+    if (!is_integer(weight.type)) return kernels.gemm(weight, x, m, epilogue, y, ldy);
+    const Activations rows = rounded.fit(weight, m);
+    kernels.quantize(weight, x, m, rows);
+    kernels.gemm_integer(weight, rows, m, epilogue, y, ldy);
 }
 
 void Decoder::set_rope(std::vector<float> cosines, std::vector<float> sines) {
@@ -65,22 +102,9 @@ void Decoder::set_rope(std::vector<float> cosines, std::vector<float> sines) {
 }
 
 void Decoder::embed(const int64_t *token_ids, int num_tokens, float *out) const {
-    const size_t width = size_t(shape_.hidden);
-    for (int t = 0; t < num_tokens; t++) {
-        float *to = out + size_t(t) * width;
-        const size_t from = size_t(token_ids[t]) * width;
-        if (!embedding_.data()) {
-            kernels_->unpack_row(head_.weight, int(token_ids[t]), to);
-        } else if (embedding_type_ == WeightType::f32) {
-            std::memcpy(to, embedding_.floats() + from, width * sizeof(float));
-        } else {
-            const uint16_t *row = static_cast<const uint16_t *>(embedding_.data()) + from;
-            for (size_t i = 0; i < width; i++) {
-                uint32_t bits = uint32_t(row[i]) << 16;
-                std::memcpy(to + i, &bits, 4);
-            }
-        }
-    }
+    const Weight &rows = embedding_.panels.data() ? embedding_.weight : head_.weight;
+    for (int t = 0; t < num_tokens; t++)
+        kernels_->unpack_row(rows, int(token_ids[t]), out + size_t(t) * size_t(shape_.hidden));
 }
 
 void Decoder::run_layer(const Layer &layer, const Batch &batch, float *x) {
@@ -88,16 +112,22 @@ void Decoder::run_layer(const Layer &layer, const Batch &batch, float *x) {
     const AttentionShape &a = shape_.attention;
     const float *q_norm = layer.q_norm.empty() ? nullptr : layer.q_norm.data();
     const float *k_norm = layer.k_norm.empty() ? nullptr : layer.k_norm.data();
+    auto times = [&](const Weight &weight, const float *from, Epilogue epilogue, float *y, int ldy) {
+        product(*kernels_, weight, from, m, epilogue, y, ldy, rounded_);
+    };
     kernels_->rms_norm(x, layer.input_norm.data(), m, hidden, hidden, shape_.eps, normed_.data());
-    kernels_->gemm(layer.qkv.weight, normed_.data(), m, Epilogue::store, qkv_.data(), qkv_width);
+    float *qkv = qkv_.data();
+    for (const PackedWeight &part : layer.qkv) {
+        times(part.weight, normed_.data(), Epilogue::store, qkv, qkv_width);
+        qkv += part.weight.n;
+    }
     kernels_->rope_and_cache(a, batch, cosines_.data(), sines_.data(), q_norm, k_norm, shape_.eps,
                              qkv_.data(), layer.cache);
     kernels_->attention(a, batch, qkv_.data(), layer.cache, attended_.data());
-    kernels_->gemm(layer.out.weight, attended_.data(), m, Epilogue::add, x, hidden);
+    times(layer.out.weight, attended_.data(), Epilogue::add, x, hidden);
     kernels_->rms_norm(x, layer.post_norm.data(), m, hidden, hidden, shape_.eps, normed_.data());
-    kernels_->gemm(layer.gate_up.weight, normed_.data(), m, shape_.gate, gated_.data(),
-                   shape_.intermediate);
-    kernels_->gemm(layer.down.weight, gated_.data(), m, Epilogue::add, x, hidden);
+    times(layer.gate_up.weight, normed_.data(), shape_.gate, gated_.data(), shape_.intermediate);
+    times(layer.down.weight, gated_.data(), Epilogue::add, x, hidden);
 }
 
 void Decoder::forward(const int64_t *token_ids, const Batch &batch, float *hidden) {
@@ -111,10 +141,11 @@ void Decoder::forward(const int64_t *token_ids, const Batch &batch, float *hidde
 }
 
 size_t Decoder::weight_bytes() const {
-    auto bytes = [](const PackedWeight &w) { return w.panels.bytes() + w.bias.bytes(); };
-    size_t total = bytes(head_) + embedding_.bytes();
-    for (const Layer &layer : layers_)
-        total += bytes(layer.qkv) + bytes(layer.out) + bytes(layer.gate_up) + bytes(layer.down);
+    size_t total = head_.bytes() + embedding_.bytes();
+    for (const Layer &layer : layers_) {
+        total += layer.out.bytes() + layer.gate_up.bytes() + layer.down.bytes();
+        for (const PackedWeight &part : layer.qkv) total += part.bytes();
+    }
     return total + (cosines_.size() + sines_.size()) * sizeof(float);
 }
 
@@ -122,7 +153,8 @@ void Decoder::logits(const float *hidden, int num_rows, float *out) {
     reserve(normed_, size_t(num_rows) * size_t(shape_.hidden));
     kernels_->rms_norm(hidden, final_norm_.data(), num_rows, shape_.hidden, shape_.hidden,
                        shape_.eps, normed_.data());
-    kernels_->gemm(head_.weight, normed_.data(), num_rows, Epilogue::store, out, head_.weight.n);
+    product(*kernels_, head_.weight, normed_.data(), num_rows, Epilogue::store, out, head_.weight.n,
+            rounded_);
 }
 
 } // namespace octavo

@@ -27,12 +27,16 @@ class Buffer {
 
 struct PackedWeight {
     Weight weight;
-    Buffer panels;
-    Buffer bias;
+    Buffer panels, bias, scales, minimums;
+
+    size_t bytes() const {
+        return panels.bytes() + bias.bytes() + scales.bytes() + minimums.bytes();
+    }
 };
 
 struct Layer {
-    PackedWeight qkv, out, gate_up, down;
+    std::vector<PackedWeight> qkv; // side by side; more than one where their types differ
+    PackedWeight out, gate_up, down;
     std::vector<float> input_norm, post_norm, q_norm, k_norm;
     Cache cache;
 };
@@ -50,18 +54,37 @@ struct DecoderShape {
     int attention_width() const { return attention.num_heads * attention.head_dim; }
 };
 
+// Where rows are rounded to 8 bits for products with integer weights; grows to the largest.
+class RoundedRows {
+  public:
+    Activations fit(const Weight &weight, int m);
+
+  private:
+    std::vector<int8_t> values_;
+    std::vector<float> scales_, offsets_;
+};
+
+// y = x W^T with whatever the weight needs.
+void product(const Kernels &kernels, const Weight &weight, const float *x, int m, Epilogue epilogue,
+             float *y, int ldy, RoundedRows &rounded);
+
+// Packs rows [n, k]; a gated matrix holds gate rows, then up rows.
+PackedWeight pack(const Kernels &kernels, WeightType type, const void *rows, const float *bias,
+                  int n, int k, bool gated);
+
+// The same for codes of 8 or 4 bits. `group`: values that share a scale.
+PackedWeight pack_codes(const Kernels &kernels, WeightType type, const Codes &codes,
+                        const float *bias, int n, int k, int group, bool gated);
+
 class Decoder {
   public:
     Decoder(const Kernels *kernels, const DecoderShape &shape, int num_layers);
 
-    // Packs rows [n, k]; a gated matrix holds gate rows, then up rows.
-    PackedWeight pack(WeightType type, const void *rows, const float *bias, int n, int k,
-                      bool gated) const;
-
+    const Kernels &kernels() const { return *kernels_; }
     Layer &layer(int i) { return layers_.at(size_t(i)); }
     void set_head(PackedWeight head) { head_ = std::move(head); }
-    // Rows of the embedding, unpacked; without it the output projection serves (tied weights).
-    void set_embedding(WeightType type, const void *rows, size_t bytes);
+    // Without one the output projection serves (tied weights).
+    void set_embedding(PackedWeight embedding) { embedding_ = std::move(embedding); }
     void set_final_norm(std::vector<float> weight) { final_norm_ = std::move(weight); }
     void set_rope(std::vector<float> cosines, std::vector<float> sines);
 
@@ -79,11 +102,10 @@ class Decoder {
     const Kernels *kernels_;
     DecoderShape shape_;
     std::vector<Layer> layers_;
-    PackedWeight head_;
-    Buffer embedding_;
-    WeightType embedding_type_ = WeightType::f32;
+    PackedWeight head_, embedding_;
     std::vector<float> final_norm_, cosines_, sines_;
     std::vector<float> normed_, qkv_, attended_, gated_; // scratch, grown to the largest step
+    RoundedRows rounded_;
 };
 
 } // namespace octavo

@@ -56,13 +56,6 @@ template <class T> static void unpack(const Weight &weight, int row, float *out)
     for (int i = 0; i < weight.k; i++) out[i] = to_float(panel[size_t(i) * kPanel + place]);
 }
 
-static void unpack_row(const Weight &weight, int row, float *out) {
-    if (weight.type == WeightType::f32)
-        unpack<float>(weight, row, out);
-    else
-        unpack<uint16_t>(weight, row, out);
-}
-
 // MR rows by NV vectors. `tile` is [MR][kPanel].
 template <int MR, int NV, class T>
 static inline void micro(const float *x, int k, const T *panel, float *tile) {

@@ -19,13 +19,16 @@ namespace octavo {
 namespace {
 
 constexpr int kMaxAccumulators = 24; // vectors of sums that fit in the registers
+constexpr int kMaxIntegerSums = 12; // the same, where integers and floats are summed
 constexpr int kMaxRows = 12;
 #include "simd.h"
 #include "gemm.h"
+#include "integer.h"
 #include "rows.h"
 #include "attention.h"
 
-const Kernels table = {"avx512", W, pack, unpack_row, gemm, rms_norm, rope_and_cache, attention};
+const Kernels table = {"avx512", W, pack, pack_codes, unpack_row, gemm, quantize, gemm_integer,
+                       rms_norm, rope_and_cache, attention};
 
 } // namespace
 

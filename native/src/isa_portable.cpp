@@ -19,13 +19,16 @@ namespace octavo {
 namespace {
 
 constexpr int kMaxAccumulators = 12; // vectors of sums that fit in the registers
+constexpr int kMaxIntegerSums = 4; // the same, where integers and floats are summed
 constexpr int kMaxRows = 6;
 #include "simd.h"
 #include "gemm.h"
+#include "integer.h"
 #include "rows.h"
 #include "attention.h"
 
-const Kernels table = {"portable", W, pack, unpack_row, gemm, rms_norm, rope_and_cache, attention};
+const Kernels table = {"portable", W, pack, pack_codes, unpack_row, gemm, quantize, gemm_integer,
+                       rms_norm, rope_and_cache, attention};
 
 } // namespace
 

@@ -15,8 +15,13 @@ constexpr int kPanel = 32;
 // Tokens after which a partial softmax is merged into the running one.
 constexpr int kSegment = 256;
 
-enum class WeightType : int { f32 = 0, bf16 = 1 };
-enum class CacheType : int { f32 = 0, bf16 = 1 };
+// Values of k whose activations share a scale in products with grouped integer weights.
+constexpr int kActivationGroup = 32;
+
+enum class WeightType : int { f32 = 0, bf16 = 1, int8 = 2, int4 = 3 };
+enum class CacheType : int { f32 = 0, bf16 = 1, int8 = 2 };
+
+inline bool is_integer(WeightType type) { return type == WeightType::int8 || type == WeightType::int4; }
 
 // What is done to a product before it is stored.
 enum class Epilogue : int {
@@ -26,15 +31,46 @@ enum class Epilogue : int {
     gelu_gate = 3, // the same with the tanh approximation of gelu
 };
 
-// A weight matrix [n, k] as panels [ceil(n / 32)][k][32], padded with zeros.
+// A weight matrix [n, k] as panels of 32 columns of its transpose, padded with zeros.
+//
+// f32, bf16: [ceil(n / 32)][k][32]; see gemm.h for the order of the 32.
+// int8: [ceil(n / 32)][k / 4][32][4], unsigned codes; a value is scale * (code - 128).
+// int4: [ceil(n / 32)][k / 32][4][32][4]: the low half of byte j of part s is the code of
+//   k = 4 s + j of the group of 32, the high half that of k = 4 (s + 4) + j; a value is
+//   scale * (code - 8), or scale * code + minimum.
+// k is a multiple of the group, and the group of 32, in both.
 struct Weight {
     WeightType type = WeightType::f32;
     int n = 0;
     int k = 0;
     const void *panels = nullptr;
     const float *bias = nullptr; // in panel order, padded; or null
+    int group = 0;                      // values of k that share a scale
+    const uint16_t *scales = nullptr;   // half precision [ceil(n / 32)][k / group][32]
+    const uint16_t *minimums = nullptr; // the same; or null
 
     int num_panels() const { return (n + kPanel - 1) / kPanel; }
+    size_t panel_bytes() const {
+        size_t values = size_t(k) * kPanel;
+        return type == WeightType::f32    ? 4 * values
+               : type == WeightType::bf16 ? 2 * values
+               : type == WeightType::int8 ? values
+                                          : values / 2;
+    }
+};
+
+// What an integer matrix is packed from: one code a value, scales as in Weight but row by row.
+struct Codes {
+    const uint8_t *codes = nullptr;     // [n, k]
+    const uint16_t *scales = nullptr;   // half precision [n, k / group]
+    const uint16_t *minimums = nullptr; // the same; or null
+};
+
+// Rows x [m, k] as 8-bit integers, each group of 32 with a scale of its own.
+struct Activations {
+    int8_t *values = nullptr; // [m, k]
+    float *scales = nullptr;  // [m, k / 32]
+    float *offsets = nullptr; // [m, k / 32]: scale times sum of the values
 };
 
 // Everything attention needs to know of a step. Host arrays, owned by the caller.
@@ -63,7 +99,8 @@ struct AttentionShape {
 
 // K and V of one layer: K as [block][kv head][block_size / W][head_dim][W tokens], W being the
 // kernels' vector width, V as
-// [block][kv head][block_size][head_dim].
+// [block][kv head][block_size][head_dim]. int8: each [block][kv head] is followed by the scales of
+// its tokens, bf16 [block_size].
 struct Cache {
     CacheType type = CacheType::f32;
     void *key = nullptr;
@@ -75,10 +112,16 @@ struct Kernels {
     int width; // floats in a vector; the cache's block size must be a multiple
     // rows [n, k] (row-major, source type = weight type) into panels.
     void (*pack)(WeightType type, const void *rows, int n, int k, bool gated, void *panels);
+    void (*pack_codes)(const Codes &codes, const Weight &weight, bool gated, uint8_t *panels,
+                       uint16_t *scales, uint16_t *minimums);
     // one row of a packed matrix, as floats (embedding lookup in a tied output projection)
     void (*unpack_row)(const Weight &weight, int row, float *out);
     // y [m, n] from x [m, k]; leading dimensions in elements
     void (*gemm)(const Weight &weight, const float *x, int m, Epilogue epilogue, float *y, int ldy);
+    // the same for integer weights, from rows that `quantize` has made for this weight
+    void (*quantize)(const Weight &weight, const float *x, int m, const Activations &out);
+    void (*gemm_integer)(const Weight &weight, const Activations &x, int m, Epilogue epilogue,
+                         float *y, int ldy);
     void (*rms_norm)(const float *x, const float *weight, int rows, int width, int ldx, float eps,
                      float *y);
     // Rotates q and k of a packed qkv row in place (halves, as in GPT-NeoX) and writes k, v to
@@ -94,5 +137,6 @@ struct Kernels {
 const Kernels *kernels_portable();
 const Kernels *kernels_avx2();   // null where it was not compiled in
 const Kernels *kernels_avx512();
+const Kernels *kernels_avx512_vnni();
 
 } // namespace octavo

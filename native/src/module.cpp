@@ -35,9 +35,12 @@ WeightType type_of(const nb::dlpack::dtype &dtype) {
 const Kernels *find_kernels(const std::string &name) {
 #ifdef OCTAVO_X86
     __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                __builtin_cpu_supports("f16c");
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (name == "avx512_vnni" && avx512 && __builtin_cpu_supports("avx512vnni"))
+        return kernels_avx512_vnni();
     if (name == "avx512" && avx512) return kernels_avx512();
     if (name == "avx2" && avx2) return kernels_avx2();
 #endif
@@ -46,18 +49,94 @@ const Kernels *find_kernels(const std::string &name) {
 
 std::vector<std::string> available() {
     std::vector<std::string> names;
-    for (const char *name : {"avx512", "avx2", "portable"})
+    for (const char *name : {"avx512_vnni", "avx512", "avx2", "portable"})
         if (find_kernels(name)) names.emplace_back(name);
     return names;
 }
 
 std::vector<float> copied(const In<float, 1> &x) { return {x.data(), x.data() + x.size()}; }
 
+const Kernels &require_kernels(const std::string &isa) {
+    const Kernels *kernels = find_kernels(isa);
+    if (!kernels) throw std::invalid_argument("no kernels for " + isa + " on this machine");
+    return *kernels;
+}
+
+const float *pointer(const std::optional<In<float, 1>> &bias) { return bias ? bias->data() : nullptr; }
+
+PackedWeight pack_rows(const Kernels &kernels, const AnyIn &rows,
+                       const std::optional<In<float, 1>> &bias, bool gated) {
+    return pack(kernels, type_of(rows.dtype()), rows.data(), pointer(bias), int(rows.shape(0)),
+                int(rows.shape(1)), gated);
+}
+
+// `parts`: bits, group, codes uint8 [n, k], scales (half precision as int16 [n, k / group]), minimums
+// (the same, or None).
+PackedWeight pack_integers(const Kernels &kernels, nb::tuple parts,
+                           const std::optional<In<float, 1>> &bias, bool gated) {
+    using Halves = In<int16_t, 2>;
+    const int bits = nb::cast<int>(parts[0]), group = nb::cast<int>(parts[1]);
+    auto codes = nb::cast<In<uint8_t, 2>>(parts[2]);
+    const int n = int(codes.shape(0)), k = int(codes.shape(1));
+    if (bits != 8 && bits != 4) throw std::invalid_argument("integer weights have 8 or 4 bits");
+    if (group <= 0 || group % kActivationGroup || k % group)
+        throw std::invalid_argument("k must be a multiple of the group, and the group of 32");
+    auto scales = nb::cast<Halves>(parts[3]);
+    if (scales.size() != size_t(n) * size_t(k / group))
+        throw std::invalid_argument("scales do not fit the codes");
+    Codes from{codes.data(), reinterpret_cast<const uint16_t *>(scales.data()), nullptr};
+    std::optional<Halves> minimums;
+    if (!parts[4].is_none()) {
+        if (bits != 4) throw std::invalid_argument("8-bit weights have no minimums");
+        minimums = nb::cast<Halves>(parts[4]);
+        if (minimums->size() != scales.size())
+            throw std::invalid_argument("minimums do not fit the scales");
+        from.minimums = reinterpret_cast<const uint16_t *>(minimums->data());
+    }
+    return pack_codes(kernels, bits == 8 ? WeightType::int8 : WeightType::int4, from, pointer(bias),
+                      n, k, group, gated);
+}
+
+PackedWeight pack_any(const Kernels &kernels, nb::object weight,
+                      const std::optional<In<float, 1>> &bias, bool gated) {
+    if (nb::isinstance<nb::tuple>(weight))
+        return pack_integers(kernels, nb::cast<nb::tuple>(weight), bias, gated);
+    return pack_rows(kernels, nb::cast<AnyIn>(weight), bias, gated);
+}
+
+// One product by itself: what the tests of kernels look at.
+class Linear {
+  public:
+    Linear(const std::string &isa, nb::object weight, std::optional<In<float, 1>> bias,
+           const std::string &gate)
+        : kernels_(require_kernels(isa)),
+          epilogue_(gate == "silu"   ? Epilogue::silu_gate
+                    : gate == "gelu" ? Epilogue::gelu_gate
+                                     : Epilogue::store),
+          packed_(pack_any(kernels_, weight, bias, epilogue_ != Epilogue::store)) {}
+
+    void run(In<float, 2> x, Out<float, 2> y) {
+        if (int(x.shape(1)) != packed_.weight.k || x.shape(0) != y.shape(0))
+            throw std::invalid_argument("x does not fit the weight");
+        nb::gil_scoped_release unlocked;
+        product(kernels_, packed_.weight, x.data(), int(x.shape(0)), epilogue_, y.data(),
+                int(y.shape(1)), rounded_);
+    }
+
+    void unpack_row(int row, Out<float, 1> out) { kernels_.unpack_row(packed_.weight, row, out.data()); }
+    size_t bytes() const { return packed_.bytes(); }
+
+  private:
+    const Kernels &kernels_;
+    Epilogue epilogue_;
+    PackedWeight packed_;
+    RoundedRows rounded_;
+};
+
 class Model {
   public:
     Model(const std::string &isa, nb::dict config) {
-        const Kernels *kernels = find_kernels(isa);
-        if (!kernels) throw std::invalid_argument("no kernels for " + isa + " on this machine");
+        const Kernels *kernels = &require_kernels(isa);
         auto integer = [&](const char *key) { return nb::cast<int>(config[key]); };
         auto real = [&](const char *key) { return nb::cast<float>(config[key]); };
         DecoderShape s;
@@ -76,15 +155,14 @@ class Model {
         decoder_ = std::make_unique<Decoder>(kernels, s, integer("num_layers"));
     }
 
-    void set_linear(int layer, const std::string &name, AnyIn weight,
+    // Parts of "qkv" may come one by one, from left to right.
+    void set_linear(int layer, const std::string &name, nb::object weight,
                     std::optional<In<float, 1>> bias) {
-        PackedWeight packed = decoder_->pack(
-            type_of(weight.dtype()), weight.data(), bias ? bias->data() : nullptr,
-            int(weight.shape(0)), int(weight.shape(1)), name == "gate_up");
+        PackedWeight packed = pack_any(decoder_->kernels(), weight, bias, name == "gate_up");
         if (name == "head") return decoder_->set_head(std::move(packed));
         Layer &l = decoder_->layer(layer);
-        (name == "qkv" ? l.qkv : name == "out" ? l.out : name == "gate_up" ? l.gate_up : l.down) =
-            std::move(packed);
+        if (name == "qkv") return l.qkv.push_back(std::move(packed));
+        (name == "out" ? l.out : name == "gate_up" ? l.gate_up : l.down) = std::move(packed);
     }
 
     void set_norm(int layer, const std::string &name, In<float, 1> weight) {
@@ -96,8 +174,8 @@ class Model {
                             : l.k_norm) = copied(weight);
     }
 
-    void set_embedding(AnyIn weight) {
-        decoder_->set_embedding(type_of(weight.dtype()), weight.data(), weight.nbytes());
+    void set_embedding(nb::object weight) {
+        decoder_->set_embedding(pack_any(decoder_->kernels(), weight, std::nullopt, false));
     }
 
     void set_rope(In<float, 2> cosines, In<float, 2> sines) {
@@ -106,7 +184,9 @@ class Model {
     }
 
     void set_cache(int layer, AnyOut key, AnyOut value) {
-        CacheType type = type_of(key.dtype()) == WeightType::f32 ? CacheType::f32 : CacheType::bf16;
+        CacheType type = key.dtype() == nb::dtype<int8_t>()              ? CacheType::int8
+                         : type_of(key.dtype()) == WeightType::f32 ? CacheType::f32
+                                                                   : CacheType::bf16;
         decoder_->layer(layer).cache = {type, key.data(), value.data()};
     }
 
@@ -142,11 +222,17 @@ class Model {
 NB_MODULE(_native, m) {
     m.def("available", &available);
     m.def("width", [](const std::string &isa) {
-        const Kernels *kernels = find_kernels(isa);
-        if (!kernels) throw std::invalid_argument("no kernels for " + isa + " on this machine");
-        return kernels->width;
+        return require_kernels(isa).width;
     });
     m.def("set_num_threads", &omp_set_num_threads);
+    nb::class_<Linear>(m, "Linear")
+        .def(nb::init<const std::string &, nb::object, std::optional<In<float, 1>>,
+                      const std::string &>(),
+             nb::arg("isa"), nb::arg("weight"), nb::arg("bias").none() = nb::none(),
+             nb::arg("gate") = "")
+        .def("run", &Linear::run)
+        .def("unpack_row", &Linear::unpack_row)
+        .def_prop_ro("bytes", &Linear::bytes);
     nb::class_<Model>(m, "Model")
         .def(nb::init<const std::string &, nb::dict>())
         .def("set_linear", &Model::set_linear, nb::arg("layer"), nb::arg("name"), nb::arg("weight"),

@@ -174,3 +174,156 @@ static inline float to_float(uint16_t x) {
     return y;
 }
 static inline float to_float(float x) { return x; }
+
+// Vectors of 4 W bytes, W lanes of four: the operands of integer dot products.
+//
+// dot(sums, w, x) adds to each lane the four products of unsigned w and signed x. Where sums are
+// 16 bits wide, eight of them in a row cannot overflow as long as w is below 16; widen() makes W
+// 32-bit sums of them.
+//
+// dot8(sums, w, x) is the same in 32 bits for w of any 8 bits, prepared by prepare8(); lanes are too
+// large by kExcess times the sum of x.
+#if defined(OCTAVO_USE_AVX512)
+using I = __m512i;
+static inline I zero_int() { return _mm512_setzero_si512(); }
+static inline I load_bytes(const uint8_t *p) { return _mm512_loadu_si512(p); }
+static inline I splat_four(const int8_t *p) {
+    int32_t four;
+    std::memcpy(&four, p, 4);
+    return _mm512_set1_epi32(four);
+}
+static inline I low_nibbles(I x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+static inline I high_nibbles(I x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
+static inline F to_floats(I x) { return _mm512_cvtepi32_ps(x); }
+static inline F load_half(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+}
+static inline F load(const int8_t *p) {
+    __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v));
+}
+// whole numbers in [-127, 127]
+static inline void store_bytes(int8_t *p, F x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+#if defined(OCTAVO_USE_VNNI)
+constexpr int kExcess = 128;
+static inline I dot(I sums, I w, I x) { return _mm512_dpbusd_epi32(sums, w, x); }
+static inline I widen(I sums) { return sums; }
+static inline I prepare8(I w) { return w; }
+static inline I dot8(I sums, I w, I x) { return _mm512_dpbusd_epi32(sums, w, x); }
+#else
+constexpr int kExcess = 0;
+static inline I dot(I sums, I w, I x) {
+    return _mm512_add_epi16(sums, _mm512_maddubs_epi16(w, x));
+}
+static inline I widen(I sums) { return _mm512_madd_epi16(sums, _mm512_set1_epi16(1)); }
+static inline I prepare8(I w) { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
+static inline I dot8(I sums, I w, I x) {
+    // |w| times x with the sign of w: the product of the two is at most 128 * 127 * 2.
+    __mmask64 negative = _mm512_movepi8_mask(w);
+    I flipped = _mm512_mask_sub_epi8(x, negative, zero_int(), x);
+    return _mm512_add_epi32(sums, widen(_mm512_maddubs_epi16(_mm512_abs_epi8(w), flipped)));
+}
+#endif
+#elif defined(OCTAVO_USE_AVX2)
+using I = __m256i;
+constexpr int kExcess = 0;
+static inline I zero_int() { return _mm256_setzero_si256(); }
+static inline I load_bytes(const uint8_t *p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
+}
+static inline I splat_four(const int8_t *p) {
+    int32_t four;
+    std::memcpy(&four, p, 4);
+    return _mm256_set1_epi32(four);
+}
+static inline I low_nibbles(I x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+static inline I high_nibbles(I x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
+static inline F to_floats(I x) { return _mm256_cvtepi32_ps(x); }
+static inline F load_half(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+}
+static inline F load(const int8_t *p) {
+    __m128i v = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v));
+}
+static inline void store_bytes(int8_t *p, F x) {
+    I i = _mm256_cvtps_epi32(x);
+    __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i *>(p), _mm_packs_epi16(words, words));
+}
+static inline I dot(I sums, I w, I x) {
+    return _mm256_add_epi16(sums, _mm256_maddubs_epi16(w, x));
+}
+static inline I widen(I sums) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
+static inline I prepare8(I w) { return _mm256_xor_si256(w, _mm256_set1_epi8(-128)); }
+static inline I dot8(I sums, I w, I x) {
+    // |w| times x with the sign of w: the product of the two is at most 128 * 127 * 2.
+    I products = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    return _mm256_add_epi32(sums, widen(products));
+}
+#else
+struct I {
+    int32_t v[W];
+};
+constexpr int kExcess = 128;
+struct Bytes {
+    uint8_t v[4 * W];
+};
+static inline I zero_int() { return I{}; }
+static inline Bytes load_bytes(const uint8_t *p) {
+    Bytes x;
+    std::memcpy(x.v, p, sizeof x.v);
+    return x;
+}
+struct Four {
+    int8_t v[4];
+};
+static inline Four splat_four(const int8_t *p) {
+    Four x;
+    std::memcpy(x.v, p, 4);
+    return x;
+}
+static inline Bytes low_nibbles(Bytes x) {
+    for (uint8_t &b : x.v) b &= 15;
+    return x;
+}
+static inline Bytes high_nibbles(Bytes x) {
+    for (uint8_t &b : x.v) b >>= 4;
+    return x;
+}
+static inline F to_floats(I x) { return each([&](int i) { return float(x.v[i]); }); }
+static inline F load(const int8_t *p) { return each([&](int i) { return float(p[i]); }); }
+static inline void store_bytes(int8_t *p, F x) {
+    for (int i = 0; i < W; i++) p[i] = int8_t(x.v[i]);
+}
+static inline I dot(I sums, Bytes w, Four x) {
+    for (int i = 0; i < W; i++)
+        for (int j = 0; j < 4; j++) sums.v[i] += int32_t(w.v[4 * i + j]) * x.v[j];
+    return sums;
+}
+static inline I widen(I sums) { return sums; }
+static inline Bytes prepare8(Bytes w) { return w; }
+static inline I dot8(I sums, Bytes w, Four x) { return dot(sums, w, x); }
+#endif
+
+// IEEE half precision without instructions for it.
+static inline float half_to_float(uint16_t h) {
+    uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;
+    float x;
+    if (exponent == 0) {
+        x = float(mantissa) * 5.9604644775390625e-8f; // 2^-24
+        uint32_t bits;
+        std::memcpy(&bits, &x, 4);
+        bits |= sign;
+        std::memcpy(&x, &bits, 4);
+        return x;
+    }
+    uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+#if !defined(OCTAVO_USE_AVX512) && !defined(OCTAVO_USE_AVX2)
+static inline F load_half(const uint16_t *p) { return each([&](int i) { return half_to_float(p[i]); }); }
+#endif

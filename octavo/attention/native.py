@@ -2,7 +2,8 @@
 
 A block of K holds ``[num_kv_heads, block_size / W, head_dim, W]``: for each head the tokens in
 tiles of W, the vector width, and within a tile the same component of W tokens side by side, so that
-one load serves W scores. A block of V holds ``[num_kv_heads, block_size, head_dim]``.
+one load serves W scores. A block of V holds ``[num_kv_heads, block_size, head_dim]``. In 8 bits,
+each head of a block of either is followed by the scales of its tokens, in bfloat16.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from octavo.attention.base import AttentionSpec, BatchLayout, LayerCache, Placement
+from octavo.core.model_spec import KV_SCALE_BYTES
 
 
 class NativeMetadata(NamedTuple):
@@ -39,6 +42,9 @@ class NativeAttention:
     def block_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """See the head of this file."""
         heads, size, dim = self.spec.num_kv_heads, self.placement.block_size, self.spec.head_dim
+        if self.placement.kv_dtype == torch.int8:
+            shape = (heads, size * (dim + KV_SCALE_BYTES))
+            return shape, shape
         key = (heads, size // self._width, dim, self._width)
         return key, (heads, size, dim)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from octavo.core.config import CacheConfig
 from octavo.core.errors import CapacityError
 from octavo.core.model_spec import ModelSpec
-from octavo.core.types import DtypeName
+from octavo.core.types import KvDtypeName
 
 GIB = 1 << 30
 TYPICAL_REQUEST_TOKENS = 500
@@ -77,7 +77,7 @@ def _gib(num_bytes: int) -> str:
 def plan_cache(
     spec: ModelSpec,
     config: CacheConfig,
-    kv_dtype: DtypeName,
+    kv_dtype: KvDtypeName,
     memory: MemoryUse,
     *,
     default_utilization: float,

@@ -12,7 +12,14 @@ from typing import Literal
 
 from octavo.core.errors import ConfigError
 from octavo.core.options import split_options
-from octavo.core.types import DeviceOption, DtypeOption, LoadFormat, PolicyName
+from octavo.core.types import (
+    DeviceOption,
+    DtypeOption,
+    KvDtypeOption,
+    LoadFormat,
+    PolicyName,
+    QuantizationOption,
+)
 
 _MAX_DRAIN_S = 86_400
 
@@ -41,6 +48,10 @@ class ModelConfig:
     dtype: DtypeOption = "auto"
     """Precision of weights and activations; auto takes the checkpoint's where the device is quick
     at it, float32 elsewhere."""
+
+    quantization: QuantizationOption = "auto"
+    """Rounds weights to 8 or 4 bits on load (CPU only); auto keeps the precision of quantised GGUF
+    files, unless a dtype is given, and rounds nothing else; none rounds nothing."""
 
     max_model_len: int | Literal["auto"] | None = None
     """Longest prompt + output in tokens; the model's own by default, auto for the longest that
@@ -78,8 +89,9 @@ class CacheConfig:
     num_blocks: int | None = None
     """Number of KV blocks, instead of deriving it from memory."""
 
-    kv_cache_dtype: DtypeOption = "auto"
-    """Precision of cached K and V; auto takes that of the activations."""
+    kv_cache_dtype: KvDtypeOption = "auto"
+    """Precision of cached K and V; auto takes that of the weights, bfloat16 for quantised ones. int8
+    has a scale for each token and head, and needs the native CPU kernels."""
 
     enable_prefix_caching: bool = True
     """Reuse the KV blocks of equal prompt prefixes."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from octavo.core.cache_plan import CachePlan
 from octavo.core.model_spec import ModelSpec
-from octavo.core.types import DtypeName, PolicyName
+from octavo.core.types import DtypeName, KvDtypeName, PolicyName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +18,14 @@ class EngineInfo:
     cache_plan: CachePlan
     max_model_len: int
     dtype: DtypeName
-    kv_dtype: DtypeName
+    kv_dtype: KvDtypeName
     device: str
     attention_backend: str
     num_threads: int
     max_num_batched_tokens: int
     max_num_seqs: int
+    quantization: str = "none"
+    """What weights are rounded to, in words: ``int8``, or the types of a GGUF file."""
     policy: PolicyName | None = None
     """Whether priorities of requests count; None if the engine does not say."""
     startup_s: dict[str, float] = field(default_factory=dict)

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from octavo.core.types import DTYPE_BYTES, DtypeName
+from octavo.core.types import DTYPE_BYTES, DtypeName, KvDtypeName
+
+KV_SCALE_BYTES = 2
+"""Of the scale that a token's K or V of one head has in an 8-bit KV cache."""
 
 RopeKind = Literal["default", "linear", "llama3"]
 
@@ -70,9 +73,12 @@ class ModelSpec:
         """Width of all key (or value) heads together."""
         return self.num_kv_heads * self.head_dim
 
-    def kv_bytes_per_token(self, dtype: DtypeName) -> int:
+    def kv_bytes_per_token(self, dtype: KvDtypeName) -> int:
         """Bytes of K and V that one token occupies over all layers."""
-        return 2 * self.num_layers * self.kv_size * DTYPE_BYTES[dtype]
+        per_head = self.head_dim * DTYPE_BYTES[dtype]
+        if dtype == "int8":
+            per_head += KV_SCALE_BYTES
+        return 2 * self.num_layers * self.num_kv_heads * per_head
 
     @property
     def num_parameters(self) -> int:

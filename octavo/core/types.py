@@ -17,9 +17,14 @@ DtypeName = Literal["float32", "bfloat16", "float16"]
 """Numeric types that weights and KV cache may have."""
 
 DtypeOption = Literal["auto", "float32", "bfloat16", "float16"]
+KvDtypeName = Literal["float32", "bfloat16", "float16", "int8"]
+"""Numeric types that cached K and V may have."""
+
+KvDtypeOption = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+QuantizationOption = Literal["auto", "none", "int8", "int4"]
 DeviceOption = Literal["auto", "cpu", "cuda"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 PolicyName = Literal["fcfs", "priority"]
 FinishReason = Literal["stop", "length", "abort", "error"]
 
-DTYPE_BYTES: dict[DtypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES: dict[KvDtypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}

@@ -15,7 +15,7 @@ import torch
 from octavo.core import env
 from octavo.core.errors import ConfigError
 from octavo.core.model_spec import ModelSpec
-from octavo.core.types import DtypeName
+from octavo.core.types import DtypeName, KvDtypeName
 
 MAX_HEAD_DIM = 256
 
@@ -46,7 +46,7 @@ def choose(
     block_size: int,
     *,
     device: torch.device,
-    dtypes: tuple[DtypeName, DtypeName],
+    dtypes: tuple[DtypeName, KvDtypeName],
     torch_is_quick: bool,
 ) -> str | None:
     """The instruction set whose kernels run this model, or None for torch.
@@ -79,7 +79,7 @@ def _refusal(
     block_size: int,
     *,
     device: torch.device,
-    dtypes: tuple[DtypeName, DtypeName],
+    dtypes: tuple[DtypeName, KvDtypeName],
 ) -> str | None:
     if device.type != "cpu":
         return f"they run on a CPU, not on {device.type}"

@@ -79,11 +79,13 @@ def load_weights(
     checkpoint: Checkpoint,
     model: nn.Module,
     *,
+    skip: frozenset[str] = frozenset(),
     progress: Callable[[float], None] | None = None,
 ) -> None:
     """Copies a checkpoint's tensors into the model's parameters, converted to their type.
 
     Args:
+        skip: parameters to leave as they are; their tensors are checked all the same.
         model: has exactly the parameters that `names.placements` speaks of, contiguous, on any
             device.
         progress: is told the share done (0 to 1) from time to time.
@@ -98,6 +100,7 @@ def load_weights(
     parameters = dict(model.named_parameters())
     _check_parameters(checkpoint, table, parameters)
     _check_tensors(checkpoint, table, store)
+    table = {name: place for name, place in table.items() if place.parameter not in skip}
     total = sum(math.prod(placement.shape) for placement in table.values())
     done = 0
     threads = max(1, min(_MAX_THREADS, torch.get_num_threads()))

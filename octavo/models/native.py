@@ -9,7 +9,7 @@ prompt, and after preemption.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +20,69 @@ from octavo.core.model_spec import ModelSpec
 from octavo.kernels import native
 from octavo.layers.attention import attention_spec
 from octavo.layers.rotary import inverse_frequencies
+from octavo.loader.integer_weights import IntegerWeights
+from octavo.loader.quantized import INT8, QuantizedMatrix, Scheme, quantize
 from octavo.models.decoder import Decoder
+
+
+_PARAMETERS = {"qkv": "attn.qkv", "out": "attn.out", "gate_up": "mlp.gate_up", "down": "mlp.down"}
+
+Matrix: TypeAlias = Tensor | QuantizedMatrix
+
+
+class MatrixSource(Protocol):
+    """Where the matrices of linear layers and of the embedding come from."""
+
+    def __call__(self, name: str, parameter: nn.Parameter, *, whole: bool) -> Sequence[Matrix]:
+        """The matrices of a parameter, top to bottom; ``whole`` wants a single one.
+
+        The parameter holds no values afterwards.
+        """
+
+
+def as_loaded(name: str, parameter: nn.Parameter, *, whole: bool) -> Sequence[Matrix]:
+    """The parameter's own values."""
+    return [release(parameter)]
+
+
+class Rounded:
+    """The parameters' values, rounded."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        self._scheme = scheme
+
+    def __call__(self, name: str, parameter: nn.Parameter, *, whole: bool) -> Sequence[Matrix]:
+        """See `MatrixSource`. Embedding and output projection, which suffer most, keep 8 bits."""
+        is_end = name in ("embed.weight", "head.weight")
+        return [quantize(release(parameter), INT8 if is_end else self._scheme)]
+
+
+class Stored:
+    """Integer matrices of the checkpoint, and the parameters' own values for the rest."""
+
+    def __init__(self, weights: IntegerWeights) -> None:
+        self._weights = weights
+
+    def __call__(self, name: str, parameter: nn.Parameter, *, whole: bool) -> Sequence[Matrix]:
+        """See `MatrixSource`."""
+        if name not in self._weights.parameters:
+            return as_loaded(name, parameter, whole=whole)
+        return self._weights.read(name, whole=whole)
 
 
 class NativeDecoder:
     """Takes over the weights of a loaded, unpacked `Decoder`, which is empty afterwards."""
 
-    def __init__(self, model: Decoder, isa: str, *, block_size: int, max_model_len: int) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        isa: str,
+        *,
+        block_size: int,
+        max_model_len: int,
+        source: MatrixSource = as_loaded,
+    ) -> None:
+        self._source = source
         self.spec = model.spec
         self.dtype = model.dtype
         self.device = model.device
@@ -82,7 +138,14 @@ class NativeDecoder:
         }
         for name, linear in linears.items():
             bias = None if linear.bias is None else linear.bias.detach().float()
-            self._model.set_linear(index, name, _release(linear.weight), bias)
+            parameter = f"layers.{index}.{_PARAMETERS[name]}.weight"
+            matrices = self._source(parameter, linear.weight, whole=name != "qkv")
+            start = 0
+            for matrix in matrices:
+                stop = start + matrix.shape[0]
+                part = None if bias is None else bias[start:stop]
+                self._model.set_linear(index, name, _for_kernels(matrix), part)
+                start = stop
         norms = {
             "input": layer.input_norm,
             "post": layer.post_norm,
@@ -96,20 +159,25 @@ class NativeDecoder:
     def _take_ends(self, model: Decoder) -> None:
         """Embedding, final norm and output projection; tied ones share one packed matrix."""
         self._model.set_norm(0, "final", model.norm.weight.detach().float())
-        embedding = _release(model.embed.weight)
+        [embedding] = self._source("embed.weight", model.embed.weight, whole=True)
         if model.head is None:
-            self._model.set_linear(0, "head", embedding, None)
+            self._model.set_linear(0, "head", _for_kernels(embedding), None)
         else:
-            self._model.set_embedding(embedding)
-            self._model.set_linear(0, "head", _release(model.head.weight), None)
+            assert model.head.weight is not None
+            [head] = self._source("head.weight", model.head.weight, whole=True)
+            self._model.set_embedding(_for_kernels(embedding))
+            self._model.set_linear(0, "head", _for_kernels(head), None)
 
 
-def _release(parameter: nn.Parameter | None) -> Tensor:
-    """The parameter's values, which the module holds no longer."""
-    assert parameter is not None, "the model is packed already"
+def release(parameter: nn.Parameter) -> Tensor:
+    """The parameter's values, which it holds no longer."""
     values = parameter.detach()
     parameter.data = torch.empty(0, dtype=values.dtype)
     return values
+
+
+def _for_kernels(matrix: Matrix) -> Any:
+    return matrix.for_kernels() if isinstance(matrix, QuantizedMatrix) else matrix
 
 
 def _config(spec: ModelSpec, block_size: int) -> dict[str, float]:

@@ -12,13 +12,14 @@ import torch
 
 from octavo.core.config import DeviceConfig
 from octavo.core.errors import ConfigError
-from octavo.core.types import DtypeName, DtypeOption
+from octavo.core.types import DtypeName, DtypeOption, KvDtypeName
 from octavo.layers.products import cpu_is_quick_at_bfloat16
 
-TORCH_DTYPES: dict[DtypeName, torch.dtype] = {
+TORCH_DTYPES: dict[KvDtypeName, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
+    "int8": torch.int8,
 }
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")

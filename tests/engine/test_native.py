@@ -21,6 +21,12 @@ pytestmark = pytest.mark.skipif(
 
 LENGTHS = (1, 7, 8, 15, 16, 17, 31, 32, 33, 100, 300)
 PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=3)
+PRECISIONS: tuple[dict[str, str], ...] = (
+    {"dtype": "float32"},
+    {"dtype": "bfloat16"},
+    {"quantization": "int8", "kv_cache_dtype": "int8"},
+    {"quantization": "int4"},
+)
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama3": {},
@@ -70,17 +76,17 @@ def bits(llm: LLM, prompts: list[list[int]]) -> list[list[tuple[Any, ...]]]:
     ]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_bits_do_not_depend_on_company(checkpoint: Path, isa: str, dtype: str) -> None:
-    alone_llm = native(checkpoint, dtype=dtype, enable_prefix_caching=False, num_threads=1)
+@pytest.mark.parametrize("options", PRECISIONS, ids=str)
+def test_bits_do_not_depend_on_company(checkpoint: Path, isa: str, options: dict[str, str]) -> None:
+    alone_llm = native(checkpoint, enable_prefix_caching=False, num_threads=1, **options)
     alone = [bits(alone_llm, [p])[0] for p in PROMPTS]
     strangers = [prompt(1 + 7 * i % 60, seed=i) for i in range(30)]
-    llm = native(checkpoint, dtype=dtype)
+    llm = native(checkpoint, **options)
     assert bits(llm, [*strangers, *PROMPTS])[30:] == alone
     assert bits(llm, PROMPTS) == alone, "from the prefix cache"
-    chunked = native(checkpoint, dtype=dtype, max_num_batched_tokens=7, max_num_seqs=3)
+    chunked = native(checkpoint, max_num_batched_tokens=7, max_num_seqs=3, **options)
     assert bits(chunked, PROMPTS) == alone
-    small = native(checkpoint, dtype=dtype, num_blocks=24, max_model_len=320)
+    small = native(checkpoint, num_blocks=24, max_model_len=320, **options)
     assert bits(small, PROMPTS) == alone, "after preemption"
 
 
@@ -115,8 +121,9 @@ def test_logprobs_are_those_of_transformers(checkpoint: Path, isa: str) -> None:
         assert actual == pytest.approx(expected, abs=2e-3)
 
 
-def test_kv_cache_dtype(tmp_path: Path) -> None:
-    """bfloat16 K and V under float32 weights: near, and not the same."""
+@pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8"])
+def test_kv_cache_dtype(tmp_path: Path, isa: str, kv_dtype: str) -> None:
+    """Shorter K and V under float32 weights: near, and not the same."""
     write_checkpoint(tmp_path / "m", "llama")
     params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
     exact, rounded = (
@@ -126,7 +133,7 @@ def test_kv_cache_dtype(tmp_path: Path) -> None:
             .generate([prompt(60)], params, progress=False)[0]
             .prompt_logprobs[1:]
         ]
-        for kv in ("float32", "bfloat16")
+        for kv in ("float32", kv_dtype)
     )
     assert exact != rounded
     assert exact == pytest.approx(rounded, abs=0.3)
