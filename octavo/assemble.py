@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from octavo.core import env
 from octavo.core.cache_plan import CachePlan, MemoryUse, plan_cache
@@ -33,14 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from octavo.attention.base import AttentionBackend
-    from octavo.core.types import DtypeName, KvDtypeName
     from octavo.engine.core import Engine
     from octavo.front.async_engine import AsyncEngine
     from octavo.front.process import EngineProcess
     from octavo.models.base import CausalModel
     from octavo.models.decoder import Decoder
-    from octavo.models.native import MatrixSource
     from octavo.runner.device import Device
+    from octavo.runner.precision import KernelChoice
     from octavo.transport.base import EngineEnd, FrontEnd
     from octavo.transport.zmq_link import ZmqFrontEnd
 
@@ -58,19 +57,6 @@ class FrontModel:
     tokenizer: Tokenizer
     generation_defaults: dict[str, float | int]
     """Sampling parameters that the model recommends; empty if the user wants none."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kernels:
-    """What computes a step, and in which precisions."""
-
-    isa: str | None
-    """Instruction set of the native kernels; None for torch."""
-    dtype: DtypeName
-    """Of what is not quantised."""
-    kv_dtype: KvDtypeName
-    quantization: Literal["none", "stored", "int8", "int4"] = "none"
-    """stored: integers of the checkpoint as they are."""
 
 
 @dataclass(slots=True)
@@ -124,6 +110,7 @@ def build_engine(
     stages = _Stages(on_progress)
     with stages.stage("import"):
         from octavo.runner.device import choose_device
+        from octavo.runner.precision import choose_kernels, pack
 
         device = choose_device(config.device)
         device.start()
@@ -132,12 +119,12 @@ def build_engine(
         config = replace(config, scheduler=limits)
     checkpoint = read_checkpoint(resolve_source(config.model), config.model.load_format)
     max_len = _longest(config, checkpoint)
-    kernels = _choose_kernels(config, checkpoint, device)
+    kernels = choose_kernels(config, checkpoint, device)
     other_bytes = device.other_memory_bytes()
     with stages.stage("weights"):
         decoder = _load_model(config, checkpoint, kernels, device, on_progress)
     with stages.stage("packing"):
-        model, backend = _pack(config, checkpoint, decoder, kernels, max_len)
+        model, backend = pack(config, decoder, kernels, max_len)
     with stages.stage("KV cache"):
         memory = MemoryUse(
             total_bytes=device.total_memory_bytes(),
@@ -161,7 +148,7 @@ def build_engine(
         max_model_len=plan.max_model_len,
         dtype=kernels.dtype,
         kv_dtype=kernels.kv_dtype,
-        quantization=_quantization_in_words(checkpoint, kernels),
+        quantization=kernels.quantization,
         device=device.name,
         attention_backend=backend.name if kernels.isa is None else f"native ({kernels.isa})",
         num_threads=device.num_threads,
@@ -245,77 +232,10 @@ def _longest(config: EngineConfig, checkpoint: Checkpoint) -> int:
     return wanted if isinstance(wanted, int) else limit
 
 
-def _choose_kernels(config: EngineConfig, checkpoint: Checkpoint, device: Device) -> _Kernels:
-    from octavo.kernels import native
-    from octavo.layers.products import cpu_is_quick_at_bfloat16
-
-    spec, wanted = checkpoint.spec, config.model.dtype
-    quantization = _choose_quantization(config.model, checkpoint)
-    # Native kernels are quick at bfloat16 on every processor.
-    small = spec.dtype in ("bfloat16", "float16")
-    dtype = "bfloat16" if wanted == "auto" and small else device.resolve_dtype(wanted, spec.dtype)
-    kv_dtype = _kv_dtype(config, dtype, device)
-    isa = None
-    if config.device.attention_backend == "auto":
-        isa = native.choose(
-            config.device.kernels,
-            spec,
-            config.cache.block_size,
-            device=device.torch_device,
-            dtypes=(dtype, kv_dtype),
-            torch_is_quick=cpu_is_quick_at_bfloat16()
-            and quantization == "none"
-            and kv_dtype != "int8",
-        )
-    if isa is not None:
-        # Norms of a quantised file are float32.
-        return _Kernels(
-            isa, "float32" if quantization == "stored" else dtype, kv_dtype, quantization
-        )
-    for name, value, needs_native in (
-        ("quantization", quantization, quantization in ("int8", "int4")),
-        ("kv_cache_dtype", kv_dtype, kv_dtype == "int8"),
-    ):
-        if needs_native:
-            raise ConfigError(
-                f"{name} {value} needs the native CPU kernels, which do not serve here: choose "
-                f"device cpu, kernels auto and attention_backend auto, or leave {name} out"
-            )
-    dtype = device.resolve_dtype(wanted, spec.dtype)
-    return _Kernels(None, dtype, _kv_dtype(config, dtype, device))
-
-
-def _kv_dtype(config: EngineConfig, dtype: DtypeName, device: Device) -> KvDtypeName:
-    wanted = config.cache.kv_cache_dtype
-    if wanted == "auto":
-        return dtype
-    return "int8" if wanted == "int8" else device.resolve_dtype(wanted, dtype)
-
-
-def _choose_quantization(
-    config: ModelConfig, checkpoint: Checkpoint
-) -> Literal["none", "stored", "int8", "int4"]:
-    from octavo.loader.integer_weights import has_integer_weights
-
-    if config.quantization in ("int8", "int4"):
-        return config.quantization
-    is_auto = config.quantization == config.dtype == "auto"
-    return "stored" if is_auto and has_integer_weights(checkpoint) else "none"
-
-
-def _quantization_in_words(checkpoint: Checkpoint, kernels: _Kernels) -> str:
-    from octavo.loader.integer_weights import IntegerWeights
-
-    if kernels.quantization != "stored":
-        return kernels.quantization
-    assert checkpoint.gguf is not None
-    return ", ".join(IntegerWeights(checkpoint, checkpoint.gguf).type_names)
-
-
 def _load_model(
     config: EngineConfig,
     checkpoint: Checkpoint,
-    kernels: _Kernels,
+    kernels: KernelChoice,
     device: Device,
     on_progress: OnProgress,
 ) -> Decoder:
@@ -331,70 +251,10 @@ def _load_model(
         load_weights(
             checkpoint,
             model,
-            skip=_integer_parameters(checkpoint, kernels),
+            skip=frozenset() if kernels.stored is None else kernels.stored.parameters,
             progress=lambda share: on_progress("weights", share),
         )
     return model
-
-
-def _integer_parameters(checkpoint: Checkpoint, kernels: _Kernels) -> frozenset[str]:
-    """Parameters that go from the file to the kernels without becoming floats."""
-    from octavo.loader.integer_weights import IntegerWeights
-
-    if kernels.quantization != "stored":
-        return frozenset()
-    assert checkpoint.gguf is not None
-    return IntegerWeights(checkpoint, checkpoint.gguf).parameters
-
-
-def _pack(
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    decoder: Decoder,
-    kernels: _Kernels,
-    max_model_len: int,
-) -> tuple[CausalModel, AttentionBackend]:
-    """The loaded model in the form that its kernels want, and the attention that goes with it."""
-    from octavo.attention.base import Placement
-    from octavo.attention.native import NativeAttention
-    from octavo.attention.select import choose
-    from octavo.kernels import native
-    from octavo.layers.attention import attention_spec
-    from octavo.models.native import NativeDecoder
-    from octavo.runner.device import TORCH_DTYPES
-
-    block_size = config.cache.block_size
-    placement = Placement(
-        device=decoder.device,
-        dtype=decoder.dtype,
-        kv_dtype=TORCH_DTYPES[kernels.kv_dtype],
-        block_size=block_size,
-    )
-    spec = attention_spec(decoder.spec)
-    if kernels.isa is None:
-        decoder.pack()
-        return decoder, choose(spec, placement, config.device.attention_backend)
-    model = NativeDecoder(
-        decoder,
-        kernels.isa,
-        block_size=block_size,
-        max_model_len=max_model_len,
-        source=_matrix_source(checkpoint, kernels),
-    )
-    return model, NativeAttention(spec, placement, native.extension().width(kernels.isa))
-
-
-def _matrix_source(checkpoint: Checkpoint, kernels: _Kernels) -> MatrixSource:
-    from octavo.loader.integer_weights import IntegerWeights
-    from octavo.loader.quantized import INT4, INT8
-    from octavo.models.native import Rounded, Stored, as_loaded
-
-    if kernels.quantization == "stored":
-        assert checkpoint.gguf is not None
-        return Stored(IntegerWeights(checkpoint, checkpoint.gguf))
-    if kernels.quantization == "none":
-        return as_loaded
-    return Rounded(INT8 if kernels.quantization == "int8" else INT4)
 
 
 def _activation_bytes(

@@ -90,8 +90,8 @@ class CacheConfig:
     """Number of KV blocks, instead of deriving it from memory."""
 
     kv_cache_dtype: KvDtypeOption = "auto"
-    """Precision of cached K and V; auto takes that of the weights, bfloat16 for quantised ones. int8
-    has a scale for each token and head, and needs the native CPU kernels."""
+    """Precision of cached K and V; auto takes that of the weights, bfloat16 for quantised ones.
+    int8 has a scale for each token and head, and needs the native CPU kernels."""
 
     enable_prefix_caching: bool = True
     """Reuse the KV blocks of equal prompt prefixes."""

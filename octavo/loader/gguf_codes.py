@@ -10,8 +10,8 @@ Each block covers 32 values of a row (Q4_K: 256, in eight parts of 32). Layouts,
     Q4_K  d f16 | dmin f16 | 12 bytes: 6-bit scale and minimum of each part |
           4 x 32 x (low: part 2j, high: part 2j + 1)          d * scale * q - dmin * minimum
 
-Other quantised types (Q5_0, Q5_1, Q5_K, Q6_K) are rounded to 8 bits with a scale for each 32 values:
-finer than what they hold.
+Other quantised types (Q5_0, Q5_1, Q5_K, Q6_K) are rounded to 8 bits with a scale for each 32
+values: finer than what they hold.
 """
 
 from __future__ import annotations

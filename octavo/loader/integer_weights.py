@@ -67,12 +67,12 @@ class IntegerWeights:
         return parts
 
 
-def has_integer_weights(checkpoint: Checkpoint) -> bool:
-    """Whether weights of the checkpoint are quantised, and will be loaded from it."""
-    file = checkpoint.gguf
-    if file is None or checkpoint.load_format != "gguf":
-        return False
-    return bool(IntegerWeights(checkpoint, file).parameters)
+def integer_weights(checkpoint: Checkpoint) -> IntegerWeights | None:
+    """The integer matrices of a checkpoint that weights will be loaded from; None without any."""
+    if checkpoint.gguf is None or checkpoint.load_format != "gguf":
+        return None
+    found = IntegerWeights(checkpoint, checkpoint.gguf)
+    return found if found.parameters else None
 
 
 def _order(placement: Placement) -> torch.Tensor:

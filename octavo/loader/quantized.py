@@ -97,8 +97,7 @@ def quantize(rows: Tensor, scheme: Scheme) -> QuantizedMatrix:
 
 
 def concatenated(parts: list[QuantizedMatrix]) -> QuantizedMatrix:
-    """Matrices of one kind on top of each other."""
-    assert len({part.kind for part in parts}) == 1, "matrices of different kinds"
+    """Matrices, all of one kind, on top of each other."""
     first = parts[0]
     if len(parts) == 1:
         return first

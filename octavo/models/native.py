@@ -24,7 +24,6 @@ from octavo.loader.integer_weights import IntegerWeights
 from octavo.loader.quantized import INT8, QuantizedMatrix, Scheme, quantize
 from octavo.models.decoder import Decoder
 
-
 _PARAMETERS = {"qkv": "attn.qkv", "out": "attn.out", "gate_up": "mlp.gate_up", "down": "mlp.down"}
 
 Matrix: TypeAlias = Tensor | QuantizedMatrix

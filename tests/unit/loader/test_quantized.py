@@ -66,7 +66,7 @@ def test_matrices_on_top_of_each_other() -> None:
 
 
 def test_refusals_name_the_numbers() -> None:
-    with pytest.raises(ConfigError, match="rows of 48 values .* groups of 32"):
+    with pytest.raises(ConfigError, match=r"rows of 48 values .* groups of 32"):
         quantize(torch.ones(2, 48), INT4)
     with pytest.raises(ConfigError, match="not all finite"):
         quantize(torch.full((2, 64), torch.nan), INT8)
