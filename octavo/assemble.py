@@ -124,7 +124,13 @@ def build_engine(
     with stages.stage("weights"):
         decoder = _load_model(config, checkpoint, kernels, device, on_progress)
     with stages.stage("packing"):
-        model, backend = pack(config, decoder, kernels, max_len)
+        model, backend = pack(
+            config,
+            decoder,
+            kernels,
+            max_model_len=max_len,
+            num_threads=device.num_threads,
+        )
     with stages.stage("KV cache"):
         memory = MemoryUse(
             total_bytes=device.total_memory_bytes(),
