@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from octavo.front.outputs import RequestOutput
     from octavo.llm import LLM
 
-_PARAMETERS = frozenset(item.name for item in dataclasses.fields(SamplingParams))
+_PARAMETERS = frozenset(item.name for item in dataclasses.fields(SamplingParams)) - {"structured"}
 _OTHERS = frozenset({"id", "prompt", "messages"})
 _FORMS: dict[str, tuple[Any, str]] = {
     "prompt": (str | list, "text or a list of token ids"),

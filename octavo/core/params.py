@@ -73,6 +73,10 @@ class SamplingParams:
     allowed_token_ids: tuple[TokenId, ...] | None = None
     """If given, only these tokens may be generated."""
 
+    structured: Structured | None = None
+    """A form that the output must have: a JSON schema, a regular expression, one of several
+    strings, or a grammar."""
+
     bad_words: tuple[str, ...] = ()
     """Strings that may not be generated (1024 at most)."""
 

@@ -17,7 +17,7 @@ MAX_COMPLETIONS = 1024
 """Of one HTTP request, over all its prompts."""
 
 _SPECIAL = frozenset(
-    {"logprobs", "prompt_logprobs", "max_tokens", "logit_bias", "bad_words_token_ids"}
+    {"logprobs", "prompt_logprobs", "max_tokens", "logit_bias", "bad_words_token_ids", "structured"}
 )
 _SAME_NAME = tuple(item.name for item in fields(SamplingParams) if item.name not in _SPECIAL)
 _MAX_ID_DIGITS = 10
