@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from octavo.engine.core import Engine
     from octavo.front.async_engine import AsyncEngine
     from octavo.front.process import EngineProcess
+    from octavo.grammar.store import GrammarStore
     from octavo.models.base import CausalModel
     from octavo.models.decoder import Decoder
     from octavo.runner.device import Device
@@ -100,9 +101,14 @@ def _read_tokenizer(config: ModelConfig, source: ModelSource, checkpoint: Checkp
 
 
 def build_engine(
-    config: EngineConfig, on_progress: OnProgress = lambda _stage, _share: None
+    config: EngineConfig,
+    on_progress: OnProgress = lambda _stage, _share: None,
+    *,
+    tokenizer: Tokenizer | None = None,
 ) -> tuple[Engine, EngineInfo]:
     """Loads the model and makes an engine that is ready to step.
+
+    Structured output needs the model's tokenizer; without one here, it is read when first needed.
 
     Raises:
         EngineError: a setting is wrong, the checkpoint cannot be loaded, or it does not fit.
@@ -117,7 +123,8 @@ def build_engine(
         tokens = config.scheduler.token_budget(device.default_step_tokens)
         limits = replace(config.scheduler, max_num_batched_tokens=tokens)
         config = replace(config, scheduler=limits)
-    checkpoint = read_checkpoint(resolve_source(config.model), config.model.load_format)
+    source = resolve_source(config.model)
+    checkpoint = read_checkpoint(source, config.model.load_format)
     max_len = _longest(config, checkpoint)
     kernels = choose_kernels(config, checkpoint, device)
     other_bytes = device.other_memory_bytes()
@@ -125,6 +132,9 @@ def build_engine(
         decoder = _load_model(config, checkpoint, kernels, device, on_progress)
     with stages.stage("packing"):
         model, backend = pack(config, decoder, kernels, max_len)
+    grammars = make_grammars(
+        checkpoint, lambda: tokenizer or _read_tokenizer(config.model, source, checkpoint)
+    )
     with stages.stage("KV cache"):
         memory = MemoryUse(
             total_bytes=device.total_memory_bytes(),
@@ -132,15 +142,9 @@ def build_engine(
             activation_bytes=_activation_bytes(config, decoder, model, backend),
             other_bytes=other_bytes,
         )
-        plan = plan_cache(
-            checkpoint.spec,
-            config.cache,
-            kernels.kv_dtype,
-            memory,
-            default_utilization=device.default_utilization,
-            max_model_len=None if config.model.max_model_len == "auto" else max_len,
-        )
-        engine = _make_engine(config, model, backend, device, plan)
+        is_auto = config.model.max_model_len == "auto"
+        plan = _plan(config, checkpoint, kernels, memory, device, None if is_auto else max_len)
+        engine = _make_engine(config, model, backend, device, plan=plan, grammars=grammars)
     info = EngineInfo(
         model=config.model.model,
         spec=checkpoint.spec,
@@ -158,6 +162,24 @@ def build_engine(
         startup_s=stages.seconds,
     )
     return engine, info
+
+
+def _plan(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    kernels: Kernels,
+    memory: MemoryUse,
+    device: Device,
+    max_model_len: int | None,
+) -> CachePlan:
+    return plan_cache(
+        checkpoint.spec,
+        config.cache,
+        kernels.kv_dtype,
+        memory,
+        default_utilization=device.default_utilization,
+        max_model_len=max_model_len,
+    )
 
 
 def run_engine(config: EngineConfig, link: EngineEnd) -> None:
@@ -281,7 +303,9 @@ def _make_engine(
     model: CausalModel,
     backend: AttentionBackend,
     device: Device,
+    *,
     plan: CachePlan,
+    grammars: GrammarStore,
 ) -> Engine:
     from octavo.engine.core import Engine
     from octavo.kv.manager import BlockManager
@@ -301,5 +325,24 @@ def _make_engine(
     scheduler = Scheduler(
         config.scheduler, blocks, max_model_len=plan.max_model_len, clock=time.monotonic
     )
-    runner = ModelRunner(model, backend, device, limits)
-    return Engine(scheduler, runner, clock=time.monotonic, check_invariants=env.check_invariants())
+    return Engine(
+        scheduler,
+        ModelRunner(model, backend, device, limits, grammars),
+        clock=time.monotonic,
+        check_invariants=env.check_invariants(),
+        preparer=grammars,
+    )
+
+
+def make_grammars(checkpoint: Checkpoint, read_tokenizer: Callable[[], Tokenizer]) -> GrammarStore:
+    """Grammars over a model's tokens; the tokenizer is read when the first one is wanted."""
+    from octavo.grammar.store import GrammarStore
+    from octavo.grammar.vocabulary import make_vocabulary
+
+    return GrammarStore(
+        lambda: make_vocabulary(
+            read_tokenizer(),
+            vocab_size=checkpoint.spec.vocab_size,
+            eos_token_ids=checkpoint.eos_token_ids,
+        )
+    )

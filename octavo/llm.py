@@ -52,7 +52,7 @@ class LLM:
         self.tokenizer: Tokenizer = front.tokenizer
         self._eos_token_ids = front.checkpoint.eos_token_ids
         self._defaults = front.generation_defaults
-        self._engine, self.info = assemble.build_engine(self.config)
+        self._engine, self.info = assemble.build_engine(self.config, tokenizer=self.tokenizer)
         self._outputs = OutputProcessor(self.tokenizer)
         self._ids = count()
         self._seeds = random.Random(self.config.model.seed)
@@ -181,6 +181,7 @@ class LLM:
         text, token_ids = encode_prompt(prompt, self.tokenizer, self.info.spec.vocab_size)
         validate_against_vocab(params, self.info.spec.vocab_size)
         params = with_bad_words(params, self.tokenizer)
+        self._engine.prepare(params)
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
         request_id = f"offline-{next(self._ids)}"
         now = time.monotonic()
