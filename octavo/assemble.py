@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from octavo.attention.base import AttentionBackend
     from octavo.engine.core import Engine
     from octavo.front.async_engine import AsyncEngine
+    from octavo.front.grammar_guard import GrammarGuard
     from octavo.front.process import EngineProcess
     from octavo.grammar.store import GrammarStore
     from octavo.models.base import CausalModel
@@ -202,7 +203,9 @@ def run_engine(config: EngineConfig, link: EngineEnd) -> None:
         link.close()
 
 
-def make_async_engine(link: FrontEnd, front: FrontModel, model_name: str) -> AsyncEngine:
+def make_async_engine(
+    link: FrontEnd, front: FrontModel, model_name: str, guard: GrammarGuard | None = None
+) -> AsyncEngine:
     """The front end of an engine behind ``link``."""
     from octavo.front.async_engine import AsyncEngine
     from octavo.metrics.registry import EngineMetrics
@@ -213,6 +216,7 @@ def make_async_engine(link: FrontEnd, front: FrontModel, model_name: str) -> Asy
         eos_token_ids=front.checkpoint.eos_token_ids,
         metrics=EngineMetrics(model_name),
         clock=time.monotonic,
+        guard=guard,
     )
 
 
@@ -235,12 +239,26 @@ def start_engine_process(config: EngineConfig) -> tuple[EngineProcess, ZmqFrontE
     from octavo.transport.zmq_link import ZmqFrontEnd
 
     link = ZmqFrontEnd()
-    # `-m` would put the current directory, with whatever modules lie there, before all others.
-    options = [] if os.getcwd() in sys.path or "" in sys.path else ["-P"]
-    command = [sys.executable, *options, "-m", "octavo.cli.engine_process", link.address]
+    command = _module_command("octavo.cli.engine_process", link.address)
     process = EngineProcess(command, msgspec.json.encode(config).decode())
     process.watch(link.connection_lost)
     return process, link
+
+
+def make_grammar_guard(config: ModelConfig) -> GrammarGuard:
+    """What refuses bad grammars; its process is started by the first one."""
+    import msgspec
+
+    from octavo.front.grammar_guard import GrammarGuard
+
+    command = _module_command("octavo.cli.grammar_process")
+    return GrammarGuard(command, msgspec.json.encode(config).decode())
+
+
+def _module_command(module: str, *arguments: str) -> list[str]:
+    # `-m` would put the current directory, with whatever modules lie there, before all others.
+    options = [] if os.getcwd() in sys.path or "" in sys.path else ["-P"]
+    return [sys.executable, *options, "-m", module, *arguments]
 
 
 def _longest(config: EngineConfig, checkpoint: Checkpoint) -> int:

@@ -63,6 +63,15 @@ class LLM:
         """What the model recommends, with changes."""
         return SamplingParams(**{**self._defaults, **changes})
 
+    def check(self, params: SamplingParams) -> None:
+        """Refuses parameters that no prompt could be completed with.
+
+        Raises:
+            RequestError: names the parameter.
+        """
+        validate_against_vocab(params, self.info.spec.vocab_size)
+        self._engine.prepare(params)
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -179,9 +188,8 @@ class LLM:
         self, prompt: Prompt, params: SamplingParams, priority: int, cache_salt: str
     ) -> RequestId:
         text, token_ids = encode_prompt(prompt, self.tokenizer, self.info.spec.vocab_size)
-        validate_against_vocab(params, self.info.spec.vocab_size)
+        self.check(params)
         params = with_bad_words(params, self.tokenizer)
-        self._engine.prepare(params)
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
         request_id = f"offline-{next(self._ids)}"
         now = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,10 @@ JSON_OPTIONS: JsonCompileOptions = {
 """How schemas become grammars. They win over a schema's own ``x-guidance``, so that every answer
 has bounded blanks and no keyword is ignored; ``oneOf`` becomes ``anyOf``."""
 
-MAX_MESSAGE = 400
+MAX_MESSAGE = 300
 """Characters of a complaint; the library quotes grammars in its own at any length."""
+
+_QUOTED_LINE = re.compile(r"\s*(\d+ \|.*|\^*)")
 
 
 def parser_limits() -> LLParserLimits:
@@ -56,7 +59,8 @@ def grammar_source(structured: Structured) -> str:
     try:
         match structured.kind:
             case "json":
-                return LLMatcher.grammar_from_json_schema(value, overrides=JSON_OPTIONS)
+                schema = _object_schema(value)
+                return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)
             case "regex":
                 return LLMatcher.grammar_from_regex(value)
             case "choice":
@@ -82,13 +86,27 @@ def plain(message: str) -> str:
     """A message of the library in one line, without its dump of the parser's state."""
     for mark in ("<state>", "<non-verbose/>", "<grammar>"):
         message = message.partition(mark)[0]
-    line = " ".join(message.split()) or "the grammar admits no text at all"
+    lines = [line for line in message.splitlines() if not _QUOTED_LINE.fullmatch(line)]
+    line = " ".join(" ".join(lines).split())
+    if line in ("", "NoExtensionBias"):
+        line = "no text at all has this form"
     return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 1]}…"
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
     """A schema as part of a Lark grammar, with the same bounds on blanks as a schema by itself."""
     return f"%json {json.dumps({**schema, 'x-guidance': JSON_OPTIONS}, ensure_ascii=False)}"
+
+
+def _object_schema(value: str) -> str:
+    """A schema as an object. The schemas true and false, which the library takes in other places,
+    it does not take in this one."""
+    match value.strip():
+        case "true":
+            return "{}"
+        case "false":
+            raise ValueError("no text at all has this form")
+    return value
 
 
 def _literal(text: str) -> str:

@@ -16,7 +16,7 @@ from octavo.core.types import TokenId
 from octavo.grammar.matcher import Matcher
 from octavo.grammar.source import complaint, grammar_source, parser_limits
 
-CAPACITY = 64
+CAPACITY = 32
 """Compiled grammars to keep."""
 
 STACK_BYTES = 512 << 20
@@ -76,7 +76,7 @@ class GrammarStore:
             future = self._wanted[structured] = Future()
             self._inbox.put(structured)
             if self._thread is None:
-                self._thread = _start(self._run)
+                self._thread = start_deep_thread(self._run)
         return future
 
     def _run(self) -> None:
@@ -122,8 +122,8 @@ def compiled(structured: Structured, vocabulary: LLTokenizer) -> LLMatcher:
     return matcher
 
 
-def _start(target: Callable[[], None]) -> threading.Thread:
-    """A daemon thread with a deep stack."""
+def start_deep_thread(target: Callable[[], None]) -> threading.Thread:
+    """A running daemon thread with a stack of `STACK_BYTES`."""
     thread = threading.Thread(target=target, name="octavo-grammar", daemon=True)
     before = threading.stack_size(STACK_BYTES)
     try:
