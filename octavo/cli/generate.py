@@ -13,6 +13,7 @@ import dataclasses
 import json
 import reprlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -179,7 +180,7 @@ def _params(llm: LLM, task: Task, flags: dict[str, Any]) -> SamplingParams:
 
 
 def _structured(given: dict[str, Any]) -> Structured:
-    makers = {
+    makers: dict[str, Callable[[Any], Structured]] = {
         "json": Structured.json,
         "regex": Structured.regex,
         "choice": Structured.choice,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -37,8 +36,8 @@ class GrammarStore:
         self._lock = threading.Lock()
         self._made: OrderedDict[Structured, LLMatcher] = OrderedDict()
         self._wanted: dict[Structured, Future[LLMatcher]] = {}
-        self._inbox: queue.SimpleQueue[Structured] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        """Compiles what is wanted; there is none when nothing is."""
 
     def prepare(self, params: SamplingParams) -> Future[LLMatcher] | None:
         """Begins to compile what these parameters need; None if there is nothing to wait for.
@@ -74,14 +73,17 @@ class GrammarStore:
         future = self._wanted.get(structured)
         if future is None:
             future = self._wanted[structured] = Future()
-            self._inbox.put(structured)
             if self._thread is None:
                 self._thread = start_deep_thread(self._run)
         return future
 
     def _run(self) -> None:
         while True:
-            structured = self._inbox.get()
+            with self._lock:
+                structured = next(iter(self._wanted), None)
+                if structured is None:
+                    self._thread = None
+                    return
             made: LLMatcher | None = None
             fault: Exception | None = None
             try:
