@@ -6,6 +6,7 @@ standard input ends.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import msgspec
@@ -16,9 +17,12 @@ from octavo.core.config import ModelConfig
 from octavo.grammar import trial
 from octavo.grammar.vocabulary import make_vocabulary
 
+_NICENESS = 5
+
 
 def main() -> None:
-    """Answers until the parent is gone."""
+    """Answers until the parent is gone. Whatever has work to do goes first."""
+    os.nice(_NICENESS)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ModelConfig)
 
     def vocabulary() -> LLTokenizer:

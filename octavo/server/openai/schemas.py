@@ -120,7 +120,7 @@ class StreamOptions(_Body):
 class JsonSchema(_Body):
     """A schema that the answer must satisfy."""
 
-    name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")
+    name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
     description: str | None = Field(None, description="Has no effect: say it in the prompt.")
     schema_: dict[str, Any] | None = Field(
         None, alias="schema", description="Any JSON object if it is left out."
