@@ -133,9 +133,7 @@ def build_engine(
         decoder = _load_model(config, checkpoint, kernels, device, on_progress)
     with stages.stage("packing"):
         model, backend = pack(config, decoder, kernels, max_len)
-    grammars = make_grammars(
-        checkpoint, lambda: tokenizer or _read_tokenizer(config.model, source, checkpoint)
-    )
+    grammars = _make_grammars(config.model, source, checkpoint, tokenizer)
     with stages.stage("KV cache"):
         memory = MemoryUse(
             total_bytes=device.total_memory_bytes(),
@@ -143,8 +141,7 @@ def build_engine(
             activation_bytes=_activation_bytes(config, decoder, model, backend),
             other_bytes=other_bytes,
         )
-        is_auto = config.model.max_model_len == "auto"
-        plan = _plan(config, checkpoint, kernels, memory, device, None if is_auto else max_len)
+        plan = _plan(config, checkpoint, kernels, memory, device)
         engine = _make_engine(config, model, backend, device, plan=plan, grammars=grammars)
     info = EngineInfo(
         model=config.model.model,
@@ -168,18 +165,18 @@ def build_engine(
 def _plan(
     config: EngineConfig,
     checkpoint: Checkpoint,
-    kernels: Kernels,
+    kernels: KernelChoice,
     memory: MemoryUse,
     device: Device,
-    max_model_len: int | None,
 ) -> CachePlan:
+    wanted = config.model.max_model_len
     return plan_cache(
         checkpoint.spec,
         config.cache,
         kernels.kv_dtype,
         memory,
         default_utilization=device.default_utilization,
-        max_model_len=max_model_len,
+        max_model_len=None if wanted == "auto" else _longest(config, checkpoint),
     )
 
 
@@ -352,14 +349,19 @@ def _make_engine(
     )
 
 
-def make_grammars(checkpoint: Checkpoint, read_tokenizer: Callable[[], Tokenizer]) -> GrammarStore:
-    """Grammars over a model's tokens; the tokenizer is read when the first one is wanted."""
+def _make_grammars(
+    config: ModelConfig,
+    source: ModelSource,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer | None,
+) -> GrammarStore:
+    """Grammars over a model's tokens; those are read when the first grammar is wanted."""
     from octavo.grammar.store import GrammarStore
     from octavo.grammar.vocabulary import make_vocabulary
 
     return GrammarStore(
         lambda: make_vocabulary(
-            read_tokenizer(),
+            tokenizer or _read_tokenizer(config, source, checkpoint),
             vocab_size=checkpoint.spec.vocab_size,
             eos_token_ids=checkpoint.eos_token_ids,
         )
