@@ -64,6 +64,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
     # While the model loads; then `run.serve` has handlers of its own.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     process, link = assemble.start_engine_process(engine_config)
+    guard = assemble.make_grammar_guard(engine_config.model)
     try:
         # Imported while the other process loads the model.
         from octavo.server import run
@@ -72,7 +73,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
         sock = run.bind(server_config)
         front = assemble.read_front(engine_config.model)
         names = server_config.served_model_name or (engine_config.model.model,)
-        engine = assemble.make_async_engine(link, front, names[0])
+        engine = assemble.make_async_engine(link, front, names[0], guard)
         state = _state(engine, server_config, names, front)
         info = await _start(engine, console)
         _print_ledger(console, info)
@@ -84,6 +85,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
         )
         await run.serve(create_app(state), engine, sock, server_config, console.print)
     finally:
+        guard.close()
         process.stop()
         link.close()
 

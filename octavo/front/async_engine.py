@@ -13,6 +13,7 @@ import copy
 import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
 
 from octavo.core import errors
 from octavo.core.errors import (
@@ -23,7 +24,7 @@ from octavo.core.errors import (
     RequestError,
 )
 from octavo.core.info import EngineInfo
-from octavo.core.params import SamplingParams
+from octavo.core.params import SamplingParams, Structured
 from octavo.core.plan import RequestDelta
 from octavo.core.protocols import Clock
 from octavo.core.request import fork_id
@@ -42,6 +43,13 @@ logger = logging.getLogger(__name__)
 OnProgress = Callable[[str, float], None]
 
 
+class Guard(Protocol):
+    """Whom to ask before the engine hears of a grammar."""
+
+    async def check(self, structured: Structured) -> None:
+        """Raises `RequestError` if it cannot be used."""
+
+
 class AsyncEngine:
     """The front end of one engine. Use it from one event loop."""
 
@@ -53,12 +61,14 @@ class AsyncEngine:
         eos_token_ids: frozenset[TokenId],
         metrics: EngineMetrics,
         clock: Clock,
+        guard: Guard | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.metrics = metrics
         self._link = link
         self._eos_token_ids = eos_token_ids
         self._clock = clock
+        self._guard = guard
         self._outputs = OutputProcessor(tokenizer)
         self._streams: dict[RequestId, Stream] = {}
         self._ending: set[RequestId] = set()
@@ -227,6 +237,8 @@ class AsyncEngine:
         *,
         is_whole: bool,
     ) -> Stream:
+        if params.structured is not None and self._guard is not None and self._error is None:
+            await self._guard.check(params.structured)
         if self._error is not None:
             # A copy, since raising one object again and again would make its traceback grow.
             raise copy.copy(self._error)

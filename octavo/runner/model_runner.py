@@ -18,12 +18,15 @@ from torch import Tensor
 from octavo.attention.base import AttentionBackend, ForwardContext
 from octavo.core.errors import EngineError, ExecutorError
 from octavo.core.plan import (
+    NewRequest,
     RowResult,
     StepPlan,
     StepResult,
     StepTimes,
     TokenLogprobs,
 )
+from octavo.grammar.matcher import Matcher
+from octavo.grammar.store import GrammarStore
 from octavo.models.base import CausalModel
 from octavo.runner import kv_tensors
 from octavo.runner.buffers import RequestTables
@@ -31,6 +34,7 @@ from octavo.runner.device import Device
 from octavo.runner.input_batch import InputBatch, make_batch, prompt_targets
 from octavo.runner.memory import logits_rows
 from octavo.sampling.logprobs import prompt_logprobs
+from octavo.sampling.masks import MaskFiller
 from octavo.sampling.pipeline import Sampled, sample
 
 
@@ -67,10 +71,18 @@ class _Stopwatch:
 
 
 class ModelRunner:
-    """Implements `octavo.core.protocols.Executor`."""
+    """Implements `octavo.core.protocols.Executor`.
+
+    Without ``grammars``, requests for structured output end with an error.
+    """
 
     def __init__(
-        self, model: CausalModel, backend: AttentionBackend, device: Device, limits: RunnerLimits
+        self,
+        model: CausalModel,
+        backend: AttentionBackend,
+        device: Device,
+        limits: RunnerLimits,
+        grammars: GrammarStore | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
@@ -84,6 +96,8 @@ class ModelRunner:
             vocab_size=model.spec.vocab_size,
         )
         self._logits_rows = logits_rows(model.spec.vocab_size)
+        self._grammars = grammars
+        self._masks = MaskFiller(device.num_threads)
         self._submitted: deque[StepPlan] = deque()
 
     def submit(self, plan: StepPlan) -> None:
@@ -120,9 +134,14 @@ class ModelRunner:
             torch.from_numpy(array).to(self._device.torch_device)
             for array in (batch.token_ids, batch.positions)
         )
+        masks = self._masks.start(
+            [self._tables[plan.rows[row].request_id].sampling for row in batch.sampled_rows]
+        )
         watch.lap("prepare")
         hidden = self._model(token_ids, positions, ctx)
         watch.lap("forward")
+        if masks is not None:
+            masks.result()
         outputs = _Outputs(
             sampled=self._sample(batch, hidden, plan, watch),
             prompt=self._score_prompts(batch, hidden, plan, watch),
@@ -140,7 +159,7 @@ class ModelRunner:
         for request_id in plan.released:
             self._tables.release(request_id)
         for request in plan.admitted:
-            self._tables.admit(request)
+            self._admit(request)
         for row in plan.rows:
             self._tables.extend_blocks(row.request_id, row.new_block_ids)
         for copy in plan.copies:
@@ -149,6 +168,19 @@ class ModelRunner:
             pairs = [(copy.source, copy.target) for copy in plan.copies]
             for cache in self._caches:
                 self._backend.copy_blocks(cache, pairs)
+
+    def _admit(self, request: NewRequest) -> None:
+        """Gives a request its seat. Whatever its grammar does is its own affair."""
+        structured, matcher, fault = request.params.structured, None, None
+        if structured is not None and self._grammars is None:
+            fault = "this engine cannot constrain its output: leave out what asks for it"
+        elif structured is not None and self._grammars is not None:
+            output = request.token_ids[request.num_prompt_tokens :]
+            try:
+                matcher = self._grammars.matcher(structured, output)
+            except Exception as error:
+                fault = f"structured output is not possible: {error}"
+        self._tables.admit(request, matcher).sampling.fault = fault
 
     def _sample(
         self, batch: InputBatch, hidden: Tensor, plan: StepPlan, watch: _Stopwatch
@@ -202,10 +234,18 @@ class ModelRunner:
             return RowResult(request_id, prompt_logprobs=prompt)
         if sampled.error is not None:
             return RowResult(request_id, prompt_logprobs=prompt, error=sampled.error)
-        self._tables.append_token(self._tables[request_id], sampled.token_id)
+        if sampled.is_complete:
+            return RowResult(request_id, prompt_logprobs=prompt, is_complete=True)
+        seat = self._tables[request_id]
+        self._tables.append_token(seat, sampled.token_id)
         return RowResult(
             request_id,
             token_ids=(sampled.token_id,),
             logprobs=() if sampled.logprobs is None else (sampled.logprobs,),
             prompt_logprobs=prompt,
+            is_complete=_is_complete(seat.sampling.matcher),
         )
+
+
+def _is_complete(matcher: Matcher | None) -> bool:
+    return matcher is not None and matcher.is_complete

@@ -24,7 +24,7 @@ from octavo.core.errors import EngineDead
 from octavo.core.info import EngineInfo
 from octavo.core.plan import RequestDelta, TokenLogprobs
 from octavo.core.request import fork_id
-from octavo.front.async_engine import AsyncEngine
+from octavo.front.async_engine import AsyncEngine, Guard
 from octavo.metrics.registry import EngineMetrics
 from octavo.metrics.stats import CacheStats, StepStats
 from octavo.server.app import create_app
@@ -220,6 +220,7 @@ async def served(
     max_model_len: int = MAX_MODEL_LEN,
     config: ServerConfig | None = None,
     generation_defaults: dict[str, float | int] | None = None,
+    guard: Guard | None = None,
 ) -> AsyncIterator[Served]:
     """The application over a started front end; over the script if no ``link`` is given."""
     script = script or Script()
@@ -231,6 +232,7 @@ async def served(
         eos_token_ids=frozenset({EOS}),
         metrics=EngineMetrics(MODEL),
         clock=asyncio.get_running_loop().time,
+        guard=guard,
     )
     await engine.start()
     state = ServerState(
