@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo import __version__
 from octavo.core.errors import EngineDead
@@ -34,7 +35,6 @@ def create_app(state: ServerState) -> FastAPI:
         title="Octavo",
         version=__version__,
         description="The OpenAI API, served locally.",
-        root_path=state.config.root_path,
         docs_url=None,
         redoc_url=None,
     )
@@ -60,6 +60,21 @@ def _install_access(app: FastAPI, state: ServerState) -> None:
             allow_credentials=config.allow_credentials,
             expose_headers=_EXPOSED,
         )
+    if state.config.root_path:
+        app.add_middleware(_RootPath, root_path=state.config.root_path)
+
+
+class _RootPath:
+    """Names the path that a proxy offers the server under. Routing takes it off where it is; a
+    server would put it before every path, even where the proxy has left it."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        await self._app({**scope, "root_path": self._root_path}, receive, send)
 
 
 @router.get("/health", response_model=None)
