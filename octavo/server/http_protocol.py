@@ -77,7 +77,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The end of a head. See `httptools`."""
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.limits.max_header_bytes:
             self._refusal = _head_too_large(self.limits.max_header_bytes)
             raise ValueError("the head is too large")  # httptools hands it to send_400_response

@@ -276,13 +276,11 @@ async def test_nothing_but_http(tokenizer: Tokenizer) -> None:
             assert said == [{"type": "websocket.close", "code": 1008}]
 
 
-PIECES = st.lists(
-    st.sampled_from(
-        ["/", "//", "health", "ping", "HEALTH", "v1", "models", "..", ".", ";", "?", "#", "%2f"]
-        + ["%2e%2e", "\\", "\0", " ", "metrics", "docs", "openapi.json", "version", "llm", "é"]
-    ),
-    max_size=8,
-).map("".join)
+NASTY = (
+    *("/", "//", "health", "ping", "HEALTH", "v1", "models", "..", ".", ";", "?", "#", "%2f"),
+    *("%2e%2e", "\\", "\0", " ", "metrics", "docs", "openapi.json", "version", "llm", "é"),
+)
+PIECES = st.lists(st.sampled_from(NASTY), max_size=8).map("".join)
 
 
 def test_no_path_gets_around_the_door(tokenizer: Tokenizer) -> None:
@@ -480,7 +478,7 @@ def test_clients_that_leave_have_paid(tokenizer: Tokenizer, stream: bool) -> Non
             body = b'{"prompt": [5, 6, 7], "max_tokens": 4000, "stream": %b}' % (
                 b"true" if stream else b"false"
             )
-            reader, writer = await server.connect()
+            _, writer = await server.connect()
             writer.write(post(COMPLETIONS, body, f"x-api-key: {KEY}"))
             while not server.parts.link.running:
                 await asyncio.sleep(0.005)
