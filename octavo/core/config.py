@@ -213,6 +213,10 @@ class ServerConfig:
         _require(self.max_logprobs >= 0, f"max_logprobs is {self.max_logprobs}: use 0 or more")
         _require(all(self.served_model_name), "served_model_name has an empty name")
         _require(
+            self.uds is None or ("\0" not in self.uds and bool(self.uds)),
+            f"uds is {self.uds!r}: give the path of a socket in the file system",
+        )
+        _require(
             not self.root_path or (self.root_path[0] == "/" and self.root_path[-1] != "/"),
             f"root_path is {self.root_path!r}: begin it with / and do not end it with one",
         )

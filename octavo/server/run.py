@@ -55,24 +55,26 @@ def bind(config: ServerConfig) -> socket.socket:
 
 
 def _bind_path(path: str) -> socket.socket:
-    """A socket in the file system; one that a server has left behind makes way for it."""
+    """A socket in the file system; one that nobody listens on any more makes way for it."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if stat.S_ISSOCK(os.stat(path).st_mode) and sock.connect_ex(path) == errno.ECONNREFUSED:
+        if _is_left_behind(path):
             os.unlink(path)
-        sock.close()
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    except FileNotFoundError:
-        pass
-    try:
         sock.bind(path)
     except OSError as error:
         sock.close()
+        reason = error.strerror or error
         raise ConfigError(
-            f"cannot listen on the Unix socket {path!r}: {error.strerror or error}; choose another "
-            "--uds"
+            f"cannot listen on the Unix socket {path!r}: {reason}; choose another --uds"
         ) from error
     return sock
+
+
+def _is_left_behind(path: str) -> bool:
+    if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(path) == errno.ECONNREFUSED
 
 
 def address(sock: socket.socket, config: ServerConfig) -> str:

@@ -38,6 +38,8 @@ from octavo.core.errors import ConfigError
         (LimitsConfig, {"tokens_per_minute_per_key": 0}, "tokens_per_minute_per_key is 0"),
         (LimitsConfig, {"max_concurrency_per_key": 0}, "max_concurrency_per_key is 0"),
         (LimitsConfig, {"requests_per_minute_per_key": -3}, "requests_per_minute_per_key is -3"),
+        (ServerConfig, {"uds": ""}, "uds is ''"),
+        (ServerConfig, {"uds": "a\0b"}, "uds is 'a.x00b'"),
         (ServerConfig, {"root_path": "llm"}, "root_path is 'llm'"),
         (ServerConfig, {"root_path": "/llm/"}, "root_path"),
     ],
