@@ -16,6 +16,7 @@ from support.raw_http import listening_here, post, status_of
 
 from octavo.core.access_config import LimitsConfig, SecurityConfig
 from octavo.core.config import ServerConfig
+from octavo.core.plan import RequestDelta
 from octavo.tokenizer.tokenizer import Tokenizer
 
 Within = Callable[..., Any]
@@ -98,6 +99,29 @@ def test_whole_answers_and_streams_are_charged_alike(within: Within) -> None:
         assert left() == expected
 
     within(scenario, config=limited(tokens_per_minute_per_key=1000), clock=Clock())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("fate", ["refused", "dead", "failed"])
+def test_only_what_was_computed_is_charged(within: Within, fate: str, stream: bool) -> None:
+    refusal = RequestDelta(
+        request_id="", error="too long", error_kind="ContextTooLong", error_param="prompt"
+    )
+    script = {
+        "refused": Script(refuse=refusal),
+        "dead": Script(die_after_steps=0),
+        "failed": Script(fail_after_tokens=2),
+    }[fate]
+
+    async def scenario(client: Client) -> None:
+        sent = {**BODY, "prompt": [5, 6, 7, 8], "max_tokens": 9, "stream": stream}
+        answer = await client.http.post(COMPLETIONS, json=sent, headers=BEARER)
+        assert "error" in answer.text
+        account = client.parts.state.access.account(KEY.encode())
+        assert tokens_of(account) == (994 if fate == "failed" else 1000)
+
+    config = limited(tokens_per_minute_per_key=1000)
+    within(scenario, script, config=config, clock=Clock())
 
 
 def test_a_debt_has_to_be_paid(within: Within) -> None:

@@ -28,7 +28,7 @@ from octavo.server.state import ServerState
 from octavo.tokenizer.chat_template import ChatTemplate
 from octavo.tokenizer.tokenizer import Tokenizer
 
-KEYS = "alice:sk-a\nalice:sk-a2\nbob:sk-b\nsk-c\n"
+KEYS = "alice:sk-a\nalice:sk-a2\nbob:sk-b\nal:sk-d\nsk-c\n"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
@@ -124,11 +124,11 @@ async def test_salts_tell_nothing_of_keys_and_cannot_be_forged(
     async with served(script, tokenizer=tokenizer, config=config("key")) as parts:
         transport = httpx.ASGITransport(parts.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            for key in ("sk-a", "sk-a2", "sk-b", "sk-c"):
-                for salt in ("", "s", "\ns", "alice\ns", "bob\n"):
+            for key in ("sk-a", "sk-a2", "sk-b", "sk-c", "sk-d"):
+                for salt in ("", "s", "\ns", "alice\ns", "ice", "ice\ns"):
                     await asker(http)(key, prompt=[5], cache_salt=salt)
         salts = [submit.cache_salt for submit in script.submits]
-        assert len(set(salts)) == len(salts) - 5  # two keys are one tenant's
+        assert len(set(salts)) == len(salts) - 6  # two keys are one tenant's
         assert not any("sk-" in salt for salt in salts)
 
 

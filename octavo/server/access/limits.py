@@ -36,7 +36,7 @@ class Bucket:
 
     def take(self, amount: int) -> None:
         """Takes ``amount``, even if there is less; a negative one is given back."""
-        self._level = min(self.level - amount, self.limit)
+        self._level = self.level - amount
 
     def change_limit(self, limit: int) -> None:
         """From now on; what has been taken stays taken."""
