@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, TypeAlias, cast
 
-from octavo.core.errors import EngineError
+from octavo.core.errors import EngineDead, EngineDraining, RequestError
 from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
 from octavo.front.async_engine import AsyncEngine
@@ -65,8 +65,8 @@ class TenantEngine:
         self._account.charge(num_prompt_tokens)
         try:
             yield bill
-        except EngineError:
-            if not bill.num_tokens:  # refused, or never computed
+        except (RequestError, EngineDraining, EngineDead):
+            if not bill.num_tokens:  # refused, or lost; what a deadline cut short was computed
                 self._account.charge(-num_prompt_tokens)
             raise
 
