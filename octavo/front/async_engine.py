@@ -129,17 +129,19 @@ class AsyncEngine:
         request_id: RequestId | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        on_tokens: Callable[[int], None] | None = None,
     ) -> AsyncIterator[list[CompletionDelta]]:
         """Yields what has come since the last time, until all ``params.n`` completions ended.
 
-        Closing the iterator, or cancelling the task that waits in it, aborts the request.
+        Closing the iterator, or cancelling the task that waits in it, aborts the request. All that
+        has been generated until then was told to ``on_tokens``, a number of tokens at a time.
 
         Raises:
             RequestError: the request cannot be served; raised by the first step.
             EngineDraining: the server is about to leave.
             EngineDead: the engine is gone.
         """
-        options = self._options(request_id, priority, cache_salt)
+        options = self._options(request_id, priority, cache_salt, on_tokens)
         stream = await self._submit(prompt_token_ids, params, options, is_whole=False)
         try:
             while True:
@@ -163,9 +165,10 @@ class AsyncEngine:
         request_id: RequestId | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        on_tokens: Callable[[int], None] | None = None,
     ) -> RequestOutput:
         """All completions, whole. Cancelling aborts the request; raises as `generate` does."""
-        options = self._options(request_id, priority, cache_salt)
+        options = self._options(request_id, priority, cache_salt, on_tokens)
         stream = await self._submit(prompt_token_ids, params, options, is_whole=True)
         try:
             await stream.news.wait()
@@ -221,12 +224,19 @@ class AsyncEngine:
                 case Ready(info):
                     return info
 
-    def _options(self, request_id: RequestId | None, priority: int, cache_salt: str) -> Options:
+    def _options(
+        self,
+        request_id: RequestId | None,
+        priority: int,
+        cache_salt: str,
+        on_tokens: Callable[[int], None] | None,
+    ) -> Options:
         return Options(
             request_id=request_id or uuid.uuid4().hex,
             priority=priority,
             cache_salt=cache_salt,
             eos_token_ids=self._eos_token_ids,
+            on_tokens=on_tokens,
         )
 
     async def _submit(
@@ -258,7 +268,9 @@ class AsyncEngine:
         )
         now = self._clock()
         self._outputs.add(name, submit.prompt_token_ids, submit.params, now)
-        stream = self._streams[name] = Stream(submit, now, is_whole=is_whole)
+        stream = self._streams[name] = Stream(
+            submit, now, is_whole=is_whole, on_tokens=options.on_tokens
+        )
         self._idle.clear()
         try:
             await self._link.send(submit)

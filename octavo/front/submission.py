@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from octavo.core.errors import InvalidParameter
@@ -30,6 +30,8 @@ class Options:
     priority: int
     cache_salt: str
     eos_token_ids: frozenset[TokenId]
+    on_tokens: Callable[[int], None] | None = None
+    """Told how many tokens have been generated since the last time."""
 
 
 def make_submit(
