@@ -21,6 +21,7 @@ from octavo.cli.options import add_config_options, given_options
 from octavo.cli.sampling import add_engine_arguments, engine_options
 from octavo.core.config import EngineConfig, ServerConfig
 from octavo.core.errors import ConfigError
+from octavo.front.supervisor import RestartLimits
 
 if TYPE_CHECKING:
     from octavo.core.info import EngineInfo
@@ -35,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until told to leave; status 143 if that was before it was ready, by SIGTERM."""
+    """Serves until told to leave; status 143 if that was before it was ready, by SIGTERM.
+
+    Raises:
+        EngineDead: the engine is gone, and starting it again does not help.
+    """
     set_up_logging()
     engine_config = EngineConfig.from_options(**engine_options(args))
     server_config = ServerConfig(**given_options(args, ServerConfig))
@@ -63,16 +68,21 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
     assert task is not None  # noqa: S101 - this is a coroutine of a task
     # While the model loads; then `run.serve` has handlers of its own.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    process, link = assemble.start_engine_process(engine_config)
+    limits = RestartLimits(
+        max_restarts=server_config.max_engine_restarts,
+        hang_timeout_s=server_config.engine_timeout_s,
+    )
+    supervisor = assemble.supervise_engine(engine_config, limits)
     try:
         # Imported while the other process loads the model.
         from octavo.server import run
         from octavo.server.app import create_app
 
+        run.raise_file_limit()
         sock = run.bind(server_config)
         front = assemble.read_front(engine_config.model)
         names = server_config.served_model_name or (engine_config.model.model,)
-        engine = assemble.make_async_engine(link, front, names[0])
+        engine = assemble.make_async_engine(supervisor, front, names[0])
         state = _state(engine, server_config, names, front)
         info = await _start(engine, console)
         _print_ledger(console, info)
@@ -84,8 +94,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
         )
         await run.serve(create_app(state), engine, sock, server_config, console.print)
     finally:
-        process.stop()
-        link.close()
+        supervisor.close()
 
 
 def _state(

@@ -7,6 +7,7 @@ a client sends can end a step that others take part in.
 from __future__ import annotations
 
 import operator
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.transport.messages import Submit
 
 _SEED_BITS = 63
+_FORK_ID = re.compile(r"(?P<first>.*)#[1-9][0-9]*", re.DOTALL)
 _MAX_PRIORITY = 2**63 - 1
 
 
@@ -30,6 +32,8 @@ class Options:
     priority: int
     cache_salt: str
     eos_token_ids: frozenset[TokenId]
+    timeout_s: float | None = None
+    """Seconds from the submission to the deadline, if there is one."""
 
 
 def make_submit(
@@ -47,6 +51,13 @@ def make_submit(
     """
     validate_against_vocab(params, vocab_size)
     _check_text("request_id", (options.request_id,))
+    fork = _FORK_ID.fullmatch(options.request_id)
+    if fork is not None:
+        raise InvalidParameter(
+            f"request id {options.request_id!r} may name a further completion of request "
+            f"{fork['first']!r}: choose one that does not end in # and a number",
+            param="request_id",
+        )
     _check_text("cache_salt", (options.cache_salt,))
     _check_text("stop", params.stop)
     _check_text("bad_words", params.bad_words)

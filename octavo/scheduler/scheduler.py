@@ -302,7 +302,8 @@ class Scheduler:
                     token_ids=outcome.token_ids[:num_kept], logprobs=outcome.logprobs[:num_kept]
                 )
                 return self._end(request, stop, outcome)
-        if not outcome.token_ids and not outcome.prompt_logprobs:
+        # The first piece of a prompt is news: the request has left the line.
+        if not outcome.token_ids and not outcome.prompt_logprobs and request.is_announced:
             return None
         return client_delta(request, outcome)
 

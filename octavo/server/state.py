@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fastapi import Request
 
 from octavo.core.config import ServerConfig
-from octavo.core.errors import EngineDead, InvalidParameter
+from octavo.core.errors import InvalidParameter
 from octavo.core.types import TokenId
 from octavo.front.async_engine import AsyncEngine
 from octavo.server.errors import UnknownModel
@@ -35,14 +35,15 @@ class ServerState:
         return self.engine.info.max_model_len
 
     def check_alive(self) -> None:
-        """Refuses work for an engine that is gone.
+        """Refuses work for an engine that is gone, for good or for the moment.
 
         Raises:
             EngineDead: whatever it died of.
+            EngineDraining: it was told to leave.
         """
         error = self.engine.error
         if error is not None:
-            raise EngineDead(str(error))
+            raise error
 
     def check_model(self, name: str | None) -> str:
         """The name to answer with.

@@ -16,6 +16,7 @@ from octavo.core.errors import ExecutorError, InvalidParameter, UnsupportedParam
 from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
 from octavo.front.outputs import CompletionDelta, DecodedLogprob, RequestOutput
+from octavo.server.admission import check_room, timeout_s
 from octavo.server.openai.responses import Envelope, PromptTokensDetails, Usage, finite
 from octavo.server.openai.schemas import SamplingBody
 from octavo.server.state import ServerState
@@ -53,11 +54,21 @@ class Job:
             "request_id": f"{self.id}-{number}",
             "priority": self.body.priority or 0,
             "cache_salt": self.body.cache_salt or "",
+            "timeout_s": timeout_s(self.state, self.body.timeout),
         }
+
+    def _check_in(self) -> None:
+        """The last look before the engine hears of the request.
+
+        Raises:
+            EngineError: the engine is gone, or the line is too long.
+        """
+        self.state.check_alive()
+        check_room(self.state, self.params.n * len(self.prompts), sum(map(len, self.prompts)))
 
     async def complete(self) -> list[RequestOutput]:
         """All prompts' outputs, in order. The first error ends all of them."""
-        self.state.check_alive()
+        self._check_in()
         engine = self.state.engine
         outputs = await _all(
             [
@@ -73,7 +84,7 @@ class Job:
 
     async def stream(self) -> AsyncGenerator[News, None]:
         """What comes of all prompts, as it comes. The first error ends all of them."""
-        self.state.check_alive()
+        self._check_in()
         engine = self.state.engine
         streams = [
             cast(Stream, engine.generate(prompt, self.params, **self._options(number)))
@@ -88,11 +99,16 @@ class Job:
 
 
 def check_options(body: SamplingBody, state: ServerState) -> None:
-    """Refuses what contradicts itself, or would be ignored.
+    """Refuses what contradicts itself, or would be ignored, or has no chance: before any work is
+    put into it.
 
     Raises:
         RequestError: names the parameter.
+        EngineError: the engine is gone, or the line is too long.
     """
+    state.check_alive()
+    timeout_s(state, body.timeout)
+    check_room(state)
     if body.stream_options is not None and not body.stream:
         raise InvalidParameter(
             "stream_options is set, but stream is not true", param="stream_options"

@@ -429,11 +429,11 @@ async def test_shutdown_ends_what_runs(tokenizer: Tokenizer, kind: LinkKind) -> 
         task = asyncio.create_task(collect(engine.generate([1, 2], params(1000))))
         await eventually(lambda: run.value("num_requests_running") == 1)
         await engine.shutdown()
-        with pytest.raises(EngineDead, match="shutting down"):
+        with pytest.raises(EngineDraining, match="shutting down"):
             await task
         await engine.shutdown()
         assert not engine.is_alive
-        with pytest.raises(EngineDead):
+        with pytest.raises(EngineDraining):
             await engine.complete([1], params(5))
         if run.process is not None:
             pid = run.process.pid
