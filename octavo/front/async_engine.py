@@ -137,6 +137,19 @@ class AsyncEngine:
         self._reader = asyncio.create_task(self._read(), name="octavo-reader")
         return self._info
 
+    def check_open(self) -> None:
+        """Refuses new requests if none are taken.
+
+        Raises:
+            EngineDraining: the server is about to leave.
+            EngineDead: the engine is gone, for good or for the moment.
+        """
+        if self._draining:
+            raise EngineDraining("the server is shutting down and takes no new requests")
+        error = self.error
+        if error is not None:
+            raise error
+
     async def gone(self) -> EngineError:
         """Waits until the engine is gone for good, and says why."""
         await self._gone.wait()
@@ -257,11 +270,7 @@ class AsyncEngine:
         *,
         is_whole: bool,
     ) -> Stream:
-        if self._draining:
-            raise EngineDraining("the server is shutting down and takes no new requests")
-        error = self.error
-        if error is not None:
-            raise error
+        self.check_open()
         name = options.request_id
         if self._requests.has(name, params.n):
             raise InvalidParameter(

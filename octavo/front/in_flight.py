@@ -141,8 +141,7 @@ class InFlight:
             stream.observe(deltas, now, self._metrics)
             stream.output = processed.finished.get(name)
             if not stream.is_whole:
-                stream.pending += deltas
-                stream.news.set()
+                stream.add(deltas)
             elif stream.output is not None:
                 stream.news.set()
 

@@ -34,17 +34,6 @@ class ServerState:
         """Longest prompt and output together, in tokens."""
         return self.engine.info.max_model_len
 
-    def check_alive(self) -> None:
-        """Refuses work for an engine that is gone, for good or for the moment.
-
-        Raises:
-            EngineDead: whatever it died of.
-            EngineDraining: it was told to leave.
-        """
-        error = self.engine.error
-        if error is not None:
-            raise error
-
     def check_model(self, name: str | None) -> str:
         """The name to answer with.
 

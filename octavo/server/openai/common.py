@@ -63,7 +63,7 @@ class Job:
         Raises:
             EngineError: the engine is gone, or the line is too long.
         """
-        self.state.check_alive()
+        self.state.engine.check_open()
         check_room(self.state, self.params.n * len(self.prompts), sum(map(len, self.prompts)))
 
     async def complete(self) -> list[RequestOutput]:
@@ -106,7 +106,7 @@ def check_options(body: SamplingBody, state: ServerState) -> None:
         RequestError: names the parameter.
         EngineError: the engine is gone, or the line is too long.
     """
-    state.check_alive()
+    state.engine.check_open()
     timeout_s(state, body.timeout)
     check_room(state)
     if body.stream_options is not None and not body.stream:
