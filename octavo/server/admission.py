@@ -6,7 +6,7 @@ from octavo.core.errors import InvalidParameter, Overloaded
 from octavo.server.state import ServerState
 
 
-def check_room(state: ServerState, num_completions: int = 1, num_tokens: int = 0) -> None:
+def check_room(state: ServerState, num_completions: int = 1, num_tokens: int = 1) -> None:
     """Refuses a request for which the line is too long.
 
     Nobody waits for whatever is first in line, so that is let in however large it is. Cheap, and

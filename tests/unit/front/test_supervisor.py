@@ -137,7 +137,7 @@ async def test_a_first_start_that_fails_is_not_repeated(how: str) -> None:
     scene = Scene()
     if how == "dies":
         scene.engines[0].dies()
-        with pytest.raises(EngineDead, match="pid 100.*SIGKILL"):
+        with pytest.raises(EngineDead, match=r"pid 100.*SIGKILL"):
             await scene.get()
     else:
         scene.engines[0].says(Failed("needs 3 GiB", "CapacityError"))
