@@ -207,9 +207,9 @@ class ServerConfig:
     slow_client_timeout_s: float = 60.0
     """Seconds after which a connection ends whose client takes nothing of what is there for it."""
 
-    max_engine_restarts: int = 5
-    """Times in a row that an engine which dies before it has answered is started again; the server
-    ends with status 1 then. 0 for no restart at all."""
+    max_engine_restarts: int = 10
+    """Times in a row that an engine is started again which dies while starting, or before it has
+    answered what it was asked; the server ends with status 1 then. 0 for no restart at all."""
 
     engine_timeout_s: float = 300.0
     """Seconds without a sign of life after which an engine that has work is killed and started

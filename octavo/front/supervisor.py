@@ -1,11 +1,12 @@
 """Keeps an engine's process running: watches it, and starts it again when it dies or hangs.
 
 A `Supervisor` is the front end's link to whichever process serves at the moment. When one dies,
-`receive` says so at once (`Lost`), and the next calls clear away what is left of it, wait a little
-if it was not the first to die like this, and start another one, which says `Ready` in the end.
+`receive` says so at once (`Lost`), and the next calls clear away what is left of it, and start
+another one, which says `Ready` in the end.
 
-An engine that answers makes all earlier deaths forgotten: only those that die before they have
-produced anything count against the limit, since starting yet another of those would not help.
+Engines that die in a row while they start, or over the first thing that they are asked, are no use
+starting again for ever: from the fourth on there is a wait that doubles, and in the end they are
+given up. One that answers, or that nobody has asked, makes all deaths before it forgotten.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from octavo.transport.messages import Failed, FromEngine, Lost, Ready, StepDone,
 
 logger = logging.getLogger(__name__)
 
-_FIRST_DELAY_S = 0.5
+_NUM_AT_ONCE = 3
+_FIRST_DELAY_S = 1.0
 _LONGEST_DELAY_S = 30.0
 _PROVEN_AFTER_S = 10.0
-"""An engine that has been ready for so long counts as one that answers, though nobody has asked."""
+"""An engine that has been ready for so long is no such case, whatever it has answered."""
 
 
 class Process(Protocol):
@@ -53,7 +55,7 @@ class RestartLimits:
     """When to start an engine again."""
 
     max_restarts: int
-    """Restarts in a row of engines that die before they have answered; 0 for no restart at all."""
+    """Restarts in a row of engines that have not answered; 0 for no restart at all."""
     hang_timeout_s: float
     """Seconds without a sign of life from an engine that has work; 0 for as long as it takes."""
 
@@ -75,6 +77,7 @@ class Supervisor:
         self._process, self._link = launch()
         self._ready_at: float | None = None
         self._has_been_ready = False
+        self._was_asked = False
         self._has_answered = False
         self._start_s = 0.0
         """How long the last start took."""
@@ -98,6 +101,7 @@ class Supervisor:
         if self._delay_s is not None:
             return
         if isinstance(message, Submit):
+            self._was_asked = True
             if not self._num_open:
                 self._heard_at = self._clock()
                 self._busy.set()
@@ -180,19 +184,20 @@ class Supervisor:
             raise EngineDead(reason)
         self._stop_watchdog()
         now, limit = self._clock(), self._limits.max_restarts
-        if self._has_answered or (
-            self._ready_at is not None and now - self._ready_at >= _PROVEN_AFTER_S
+        if self._ready_at is not None and (
+            self._has_answered or not self._was_asked or now - self._ready_at >= _PROVEN_AFTER_S
         ):
             self._num_deaths = 0
         self._num_deaths += 1
-        self._ready_at, self._has_answered, self._num_open = None, False, 0
+        self._ready_at, self._num_open = None, 0
+        self._was_asked = self._has_answered = False
         self._busy.clear()
         if self._num_deaths > limit:
             text = f"{reason}; it is not started again (max_engine_restarts is {limit})"
             logger.critical("%s", text)
             raise EngineDead(text)
-        repeats = self._num_deaths - 1
-        delay = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (repeats - 1)) if repeats else 0.0
+        repeats = self._num_deaths - _NUM_AT_ONCE
+        delay = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (repeats - 1)) if repeats > 0 else 0.0
         self._delay_s = delay
         logger.error(
             "%s; it is started again%s (attempt %d of %d)",

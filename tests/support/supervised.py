@@ -26,7 +26,9 @@ def supervisor_of(behaviour: Behaviour, **limits: Any) -> Supervisor:
         process.watch(link.connection_lost)
         return process, link
 
-    return Supervisor(launch, RestartLimits(**{"max_restarts": 5, "hang_timeout_s": 0.0, **limits}))
+    return Supervisor(
+        launch, RestartLimits(**{"max_restarts": 10, "hang_timeout_s": 0.0, **limits})
+    )
 
 
 @asynccontextmanager
