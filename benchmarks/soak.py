@@ -241,7 +241,7 @@ class Load:
 def faults(numbers: dict[str, Any], args: argparse.Namespace, base: dict[str, int]) -> list[str]:
     """Everything that is not as it should be."""
     allowed = {"done", "vanished"} | (EXPECTED_ERRORS if args.kills else set())
-    found = [f"{num} × {how}" for how, num in numbers["outcomes"].items() if how not in allowed]
+    found = [f"{num} times {how}" for how, num in numbers["outcomes"].items() if how not in allowed]
     found += [f"{num} {what} at the end" for what, num in numbers["left"].items() if num]
     if not numbers["outcomes"].get("done"):
         found.append("no request was done")
