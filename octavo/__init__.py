@@ -9,17 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from octavo.core.params import SamplingParams
+    from octavo.core.params import SamplingParams, Structured
     from octavo.llm import LLM, AsyncLLM
 
 __version__ = "0.1.0"
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "SamplingParams", "Structured", "__version__"]
 
 _HOMES = {
     "LLM": "octavo.llm",
     "AsyncLLM": "octavo.llm",
     "SamplingParams": "octavo.core.params",
+    "Structured": "octavo.core.params",
 }
 
 

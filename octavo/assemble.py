@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from octavo.attention.base import AttentionBackend
     from octavo.engine.core import Engine
     from octavo.front.async_engine import AsyncEngine
+    from octavo.front.grammar_guard import GrammarGuard
     from octavo.front.process import EngineProcess
     from octavo.front.supervisor import RestartLimits, Supervisor
+    from octavo.grammar.store import GrammarStore
     from octavo.models.base import CausalModel
     from octavo.models.decoder import Decoder
     from octavo.runner.device import Device
@@ -101,9 +103,14 @@ def _read_tokenizer(config: ModelConfig, source: ModelSource, checkpoint: Checkp
 
 
 def build_engine(
-    config: EngineConfig, on_progress: OnProgress = lambda _stage, _share: None
+    config: EngineConfig,
+    on_progress: OnProgress = lambda _stage, _share: None,
+    *,
+    tokenizer: Tokenizer | None = None,
 ) -> tuple[Engine, EngineInfo]:
     """Loads the model and makes an engine that is ready to step.
+
+    Structured output needs the model's tokenizer; without one here, it is read when first needed.
 
     Raises:
         EngineError: a setting is wrong, the checkpoint cannot be loaded, or it does not fit.
@@ -118,14 +125,22 @@ def build_engine(
         tokens = config.scheduler.token_budget(device.default_step_tokens)
         limits = replace(config.scheduler, max_num_batched_tokens=tokens)
         config = replace(config, scheduler=limits)
-    checkpoint = read_checkpoint(resolve_source(config.model), config.model.load_format)
+    source = resolve_source(config.model)
+    checkpoint = read_checkpoint(source, config.model.load_format)
     max_len = _longest(config, checkpoint)
     kernels = choose_kernels(config, checkpoint, device)
     other_bytes = device.other_memory_bytes()
     with stages.stage("weights"):
         decoder = _load_model(config, checkpoint, kernels, device, on_progress)
     with stages.stage("packing"):
-        model, backend = pack(config, decoder, kernels, max_len)
+        model, backend = pack(
+            config,
+            decoder,
+            kernels,
+            max_model_len=max_len,
+            num_threads=device.num_threads,
+        )
+    grammars = _make_grammars(config.model, source, checkpoint, tokenizer)
     with stages.stage("KV cache"):
         memory = MemoryUse(
             total_bytes=device.total_memory_bytes(),
@@ -133,15 +148,8 @@ def build_engine(
             activation_bytes=_activation_bytes(config, decoder, model, backend),
             other_bytes=other_bytes,
         )
-        plan = plan_cache(
-            checkpoint.spec,
-            config.cache,
-            kernels.kv_dtype,
-            memory,
-            default_utilization=device.default_utilization,
-            max_model_len=None if config.model.max_model_len == "auto" else max_len,
-        )
-        engine = _make_engine(config, model, backend, device, plan)
+        plan = _plan(config, checkpoint, kernels, memory, device)
+        engine = _make_engine(config, model, backend, device, plan=plan, grammars=grammars)
     info = EngineInfo(
         model=config.model.model,
         spec=checkpoint.spec,
@@ -159,6 +167,24 @@ def build_engine(
         startup_s=stages.seconds,
     )
     return engine, info
+
+
+def _plan(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    kernels: KernelChoice,
+    memory: MemoryUse,
+    device: Device,
+) -> CachePlan:
+    wanted = config.model.max_model_len
+    return plan_cache(
+        checkpoint.spec,
+        config.cache,
+        kernels.kv_dtype,
+        memory,
+        default_utilization=device.default_utilization,
+        max_model_len=None if wanted == "auto" else _longest(config, checkpoint),
+    )
 
 
 def run_engine(config: EngineConfig, link: EngineEnd) -> None:
@@ -181,7 +207,9 @@ def run_engine(config: EngineConfig, link: EngineEnd) -> None:
         link.close()
 
 
-def make_async_engine(link: FrontEnd, front: FrontModel, model_name: str) -> AsyncEngine:
+def make_async_engine(
+    link: FrontEnd, front: FrontModel, model_name: str, guard: GrammarGuard | None = None
+) -> AsyncEngine:
     """The front end of an engine behind ``link``."""
     from octavo.front.async_engine import AsyncEngine
     from octavo.metrics.registry import EngineMetrics
@@ -192,6 +220,7 @@ def make_async_engine(link: FrontEnd, front: FrontModel, model_name: str) -> Asy
         eos_token_ids=front.checkpoint.eos_token_ids,
         metrics=EngineMetrics(model_name),
         clock=time.monotonic,
+        guard=guard,
     )
 
 
@@ -223,9 +252,7 @@ def start_engine_process(config: EngineConfig) -> tuple[EngineProcess, ZmqFrontE
 
     config_line = msgspec.json.encode(config).decode()
     link = ZmqFrontEnd()
-    # `-m` would put the current directory, with whatever modules lie there, before all others.
-    options = [] if os.getcwd() in sys.path or "" in sys.path else ["-P"]
-    command = [sys.executable, *options, "-m", "octavo.cli.engine_process", link.address]
+    command = _module_command("octavo.cli.engine_process", link.address)
     try:
         process = EngineProcess(command, config_line)
     except BaseException:
@@ -233,6 +260,22 @@ def start_engine_process(config: EngineConfig) -> tuple[EngineProcess, ZmqFrontE
         raise
     process.watch(link.connection_lost)
     return process, link
+
+
+def make_grammar_guard(config: ModelConfig) -> GrammarGuard:
+    """What refuses bad grammars; its process is started by the first one."""
+    import msgspec
+
+    from octavo.front.grammar_guard import GrammarGuard
+
+    command = _module_command("octavo.cli.grammar_process")
+    return GrammarGuard(command, msgspec.json.encode(config).decode())
+
+
+def _module_command(module: str, *arguments: str) -> list[str]:
+    # `-m` would put the current directory, with whatever modules lie there, before all others.
+    options = [] if os.getcwd() in sys.path or "" in sys.path else ["-P"]
+    return [sys.executable, *options, "-m", module, *arguments]
 
 
 def _longest(config: EngineConfig, checkpoint: Checkpoint) -> int:
@@ -295,7 +338,9 @@ def _make_engine(
     model: CausalModel,
     backend: AttentionBackend,
     device: Device,
+    *,
     plan: CachePlan,
+    grammars: GrammarStore,
 ) -> Engine:
     from octavo.engine.core import Engine
     from octavo.kv.manager import BlockManager
@@ -315,5 +360,29 @@ def _make_engine(
     scheduler = Scheduler(
         config.scheduler, blocks, max_model_len=plan.max_model_len, clock=time.monotonic
     )
-    runner = ModelRunner(model, backend, device, limits)
-    return Engine(scheduler, runner, clock=time.monotonic, check_invariants=env.check_invariants())
+    return Engine(
+        scheduler,
+        ModelRunner(model, backend, device, limits, grammars),
+        clock=time.monotonic,
+        check_invariants=env.check_invariants(),
+        preparer=grammars,
+    )
+
+
+def _make_grammars(
+    config: ModelConfig,
+    source: ModelSource,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer | None,
+) -> GrammarStore:
+    """Grammars over a model's tokens; those are read when the first grammar is wanted."""
+    from octavo.grammar.store import GrammarStore
+    from octavo.grammar.vocabulary import make_vocabulary
+
+    return GrammarStore(
+        lambda: make_vocabulary(
+            tokenizer or _read_tokenizer(config, source, checkpoint),
+            vocab_size=checkpoint.spec.vocab_size,
+            eos_token_ids=checkpoint.eos_token_ids,
+        )
+    )

@@ -52,7 +52,7 @@ class LLM:
         self.tokenizer: Tokenizer = front.tokenizer
         self._eos_token_ids = front.checkpoint.eos_token_ids
         self._defaults = front.generation_defaults
-        self._engine, self.info = assemble.build_engine(self.config)
+        self._engine, self.info = assemble.build_engine(self.config, tokenizer=self.tokenizer)
         self._outputs = OutputProcessor(self.tokenizer)
         self._ids = count()
         self._seeds = random.Random(self.config.model.seed)
@@ -62,6 +62,15 @@ class LLM:
     def default_sampling_params(self, **changes: Any) -> SamplingParams:
         """What the model recommends, with changes."""
         return SamplingParams(**{**self._defaults, **changes})
+
+    def check(self, params: SamplingParams) -> None:
+        """Refuses parameters that no prompt could be completed with.
+
+        Raises:
+            RequestError: names the parameter.
+        """
+        validate_against_vocab(params, self.info.spec.vocab_size)
+        self._engine.prepare(params)
 
     def generate(
         self,
@@ -179,7 +188,7 @@ class LLM:
         self, prompt: Prompt, params: SamplingParams, priority: int, cache_salt: str
     ) -> RequestId:
         text, token_ids = encode_prompt(prompt, self.tokenizer, self.info.spec.vocab_size)
-        validate_against_vocab(params, self.info.spec.vocab_size)
+        self.check(params)
         params = with_bad_words(params, self.tokenizer)
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
         request_id = f"offline-{next(self._ids)}"

@@ -7,6 +7,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
+from octavo.core.access_config import LimitsConfig, SecurityConfig
 from octavo.core.config import (
     CacheConfig,
     DeviceConfig,
@@ -36,6 +37,10 @@ ENVIRONMENT = """
 | --- | --- |
 | `OCTAVO_CHECK_INVARIANTS` | `1`: verify every block and reference count after each step |
 | `OCTAVO_LOG_LEVEL` | `DEBUG`, `INFO` (default), `WARNING` or `ERROR` |
+| `OCTAVO_API_KEY` | an API key, as `--api-key` |
+| `OCTAVO_API_KEYS` | API keys, as in the lines of `--api-key-file`, with commas between them |
+| `OCTAVO_METRICS_KEY` | as `--metrics-key` |
+| `OCTAVO_SSL_KEYFILE_PASSWORD` | as `--ssl-keyfile-password` |
 | `HF_HUB_OFFLINE`, `HF_HOME`, `HF_TOKEN` | read by `huggingface_hub`, for models from the hub |
 """
 
@@ -59,7 +64,8 @@ def default(item: dataclasses.Field[object]) -> str:
     """The default as text."""
     if item.default is dataclasses.MISSING or item.default in (None, ()):
         return "none"
-    return f"`{item.default}`"
+    shown = " ".join(item.default) if isinstance(item.default, tuple) else item.default
+    return f"`{shown}`" if shown != "" else "none"
 
 
 def main() -> int:
@@ -67,7 +73,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit 1 if the page is out of date")
     args = parser.parse_args()
-    parts = (ModelConfig, CacheConfig, SchedulerConfig, DeviceConfig, ServerConfig)
+    parts = (ModelConfig, CacheConfig, SchedulerConfig, DeviceConfig)
+    parts += (ServerConfig, SecurityConfig, LimitsConfig)
     text = HEAD + "".join(table(part, flags=True) for part in parts)
     text += table(SamplingParams, flags=False) + ENVIRONMENT
     if args.check:

@@ -51,7 +51,13 @@ def test_error_tree_is_drawn_as_it_is() -> None:
 def test_every_public_name_resolves() -> None:
     import octavo
 
-    assert set(octavo.__all__) == {"LLM", "AsyncLLM", "SamplingParams", "__version__"}
+    assert set(octavo.__all__) == {
+        "LLM",
+        "AsyncLLM",
+        "SamplingParams",
+        "Structured",
+        "__version__",
+    }
     for name in octavo.__all__:
         assert getattr(octavo, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

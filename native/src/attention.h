@@ -270,16 +270,16 @@ struct Item {
 
 // Few tiles with long contexts: threads share the segments of a tile, and merge them afterwards in
 // the same order as one thread would.
-static void attend_split(const AttentionShape &s, const Batch &batch, const float *qkv,
+static void attend_split(Pool &pool, const AttentionShape &s, const Batch &batch, const float *qkv,
                          const Cache &cache, const std::vector<Tile> &tiles,
                          const std::vector<Item> &items, float *out) {
     const int d = s.head_dim, count = int(items.size());
     std::vector<Partial> parts(items.size());
     float *memory = static_cast<float *>(std::malloc(items.size() * kTileRows * size_t(d) * 4));
     for (int i = 0; i < count; i++) parts[i].out = memory + size_t(i) * kTileRows * d;
-#pragma omp parallel for schedule(dynamic, 1)
-    for (int i = 0; i < count; i++)
+    parallel(pool, count, 1, [&](int i) {
         tile_segment(s, batch, qkv, cache, tiles[items[i].tile], items[i].segment, parts[i]);
+    });
     alignas(64) float all_out[kTileRows * kMaxHeadDim];
     Partial all{{}, {}, all_out};
     for (int i = 0; i < count; i++) {
@@ -291,7 +291,7 @@ static void attend_split(const AttentionShape &s, const Batch &batch, const floa
     std::free(memory);
 }
 
-static void attention(const AttentionShape &s, const Batch &batch, const float *qkv,
+static void attention(Pool &pool, const AttentionShape &s, const Batch &batch, const float *qkv,
                       const Cache &cache, float *out) {
     std::vector<Tile> tiles = make_tiles(s, batch);
     const int count = int(tiles.size());
@@ -301,14 +301,12 @@ static void attention(const AttentionShape &s, const Batch &batch, const float *
         tile.segments = tile_queries(s, batch, qkv, tile, queries).count();
         most = tile.segments > most ? tile.segments : most;
     }
-    if (most > 1 && count < 4 * omp_get_max_threads()) {
+    if (most > 1 && count < 4 * pool.threads()) {
         std::vector<Item> items;
         for (int i = 0; i < count; i++)
             for (int number = 0; number < tiles[i].segments; number++) items.push_back({i, number});
-        attend_split(s, batch, qkv, cache, tiles, items, out);
+        attend_split(pool, s, batch, qkv, cache, tiles, items, out);
         return;
     }
-#pragma omp parallel for schedule(dynamic, 1)
-    for (int i = 0; i < count; i++)
-        attend_tile(s, batch, qkv, cache, tiles[i], out);
+    parallel(pool, count, 1, [&](int i) { attend_tile(s, batch, qkv, cache, tiles[i], out); });
 }

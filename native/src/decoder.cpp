@@ -30,13 +30,13 @@ Buffer::Buffer(size_t bytes) : bytes_(bytes) {
 
 void Buffer::Free::operator()(void *p) const { std::free(p); }
 
-Decoder::Decoder(const Kernels *kernels, const DecoderShape &shape, int num_layers)
-    : kernels_(kernels), shape_(shape), layers_(size_t(num_layers)) {}
+Decoder::Decoder(const Kernels *kernels, const DecoderShape &shape, int num_layers, int num_threads)
+    : kernels_(kernels), pool_(num_threads), shape_(shape), layers_(size_t(num_layers)) {}
 
 namespace {
 
-PackedWeight make_packed(const Kernels &kernels, WeightType type, const float *bias, int n, int k,
-                         bool gated) {
+PackedWeight make_packed(Pool &pool, const Kernels &kernels, WeightType type, const float *bias,
+                         int n, int k, bool gated) {
     PackedWeight out;
     out.weight.type = type;
     out.weight.n = n;
@@ -46,7 +46,7 @@ PackedWeight make_packed(const Kernels &kernels, WeightType type, const float *b
     out.weight.panels = out.panels.data();
     if (bias) {
         out.bias = Buffer(count * kPanel * sizeof(float));
-        kernels.pack(WeightType::f32, bias, n, 1, gated, out.bias.data());
+        kernels.pack(pool, WeightType::f32, bias, n, 1, gated, out.bias.data());
         out.weight.bias = out.bias.floats();
     }
     return out;
@@ -54,23 +54,23 @@ PackedWeight make_packed(const Kernels &kernels, WeightType type, const float *b
 
 } // namespace
 
-PackedWeight pack(const Kernels &kernels, WeightType type, const void *rows, const float *bias,
-                  int n, int k, bool gated) {
-    PackedWeight out = make_packed(kernels, type, bias, n, k, gated);
-    kernels.pack(type, rows, n, k, gated, out.panels.data());
+PackedWeight pack(Pool &pool, const Kernels &kernels, WeightType type, const void *rows,
+                  const float *bias, int n, int k, bool gated) {
+    PackedWeight out = make_packed(pool, kernels, type, bias, n, k, gated);
+    kernels.pack(pool, type, rows, n, k, gated, out.panels.data());
     return out;
 }
 
-PackedWeight pack_codes(const Kernels &kernels, WeightType type, const Codes &codes,
+PackedWeight pack_codes(Pool &pool, const Kernels &kernels, WeightType type, const Codes &codes,
                         const float *bias, int n, int k, int group, bool gated) {
-    PackedWeight out = make_packed(kernels, type, bias, n, k, gated);
+    PackedWeight out = make_packed(pool, kernels, type, bias, n, k, gated);
     const size_t columns = size_t(out.weight.num_panels()) * kPanel;
     out.weight.group = group;
     const size_t scale_bytes = columns * size_t(k / group) * sizeof(uint16_t);
     auto half = [](Buffer &buffer) { return static_cast<uint16_t *>(buffer.data()); };
     out.scales = Buffer(scale_bytes);
     if (codes.minimums) out.minimums = Buffer(scale_bytes);
-    kernels.pack_codes(codes, out.weight, gated, static_cast<uint8_t *>(out.panels.data()),
+    kernels.pack_codes(pool, codes, out.weight, gated, static_cast<uint8_t *>(out.panels.data()),
                        half(out.scales), half(out.minimums));
     out.weight.scales = half(out.scales);
     out.weight.minimums = half(out.minimums);
@@ -88,12 +88,12 @@ Activations RoundedRows::fit(const Weight &weight, int m) {
     return {values_.data(), scales_.data(), offsets_.data()};
 }
 
-void product(const Kernels &kernels, const Weight &weight, const float *x, int m, Epilogue epilogue,
-             float *y, int ldy, RoundedRows &rounded) {
-    if (!is_integer(weight.type)) return kernels.gemm(weight, x, m, epilogue, y, ldy);
+void product(Pool &pool, const Kernels &kernels, const Weight &weight, const float *x, int m,
+             Epilogue epilogue, float *y, int ldy, RoundedRows &rounded) {
+    if (!is_integer(weight.type)) return kernels.gemm(pool, weight, x, m, epilogue, y, ldy);
     const Activations rows = rounded.fit(weight, m);
-    kernels.quantize(weight, x, m, rows);
-    kernels.gemm_integer(weight, rows, m, epilogue, y, ldy);
+    kernels.quantize(pool, weight, x, m, rows);
+    kernels.gemm_integer(pool, weight, rows, m, epilogue, y, ldy);
 }
 
 void Decoder::set_rope(std::vector<float> cosines, std::vector<float> sines) {
@@ -113,19 +113,19 @@ void Decoder::run_layer(const Layer &layer, const Batch &batch, float *x) {
     const float *q_norm = layer.q_norm.empty() ? nullptr : layer.q_norm.data();
     const float *k_norm = layer.k_norm.empty() ? nullptr : layer.k_norm.data();
     auto times = [&](const Weight &weight, const float *from, Epilogue epilogue, float *y, int ldy) {
-        product(*kernels_, weight, from, m, epilogue, y, ldy, rounded_);
+        product(pool_, *kernels_, weight, from, m, epilogue, y, ldy, rounded_);
     };
-    kernels_->rms_norm(x, layer.input_norm.data(), m, hidden, hidden, shape_.eps, normed_.data());
+    kernels_->rms_norm(pool_, x, layer.input_norm.data(), m, hidden, hidden, shape_.eps, normed_.data());
     float *qkv = qkv_.data();
     for (const PackedWeight &part : layer.qkv) {
         times(part.weight, normed_.data(), Epilogue::store, qkv, qkv_width);
         qkv += part.weight.n;
     }
-    kernels_->rope_and_cache(a, batch, cosines_.data(), sines_.data(), q_norm, k_norm, shape_.eps,
+    kernels_->rope_and_cache(pool_, a, batch, cosines_.data(), sines_.data(), q_norm, k_norm, shape_.eps,
                              qkv_.data(), layer.cache);
-    kernels_->attention(a, batch, qkv_.data(), layer.cache, attended_.data());
+    kernels_->attention(pool_, a, batch, qkv_.data(), layer.cache, attended_.data());
     times(layer.out.weight, attended_.data(), Epilogue::add, x, hidden);
-    kernels_->rms_norm(x, layer.post_norm.data(), m, hidden, hidden, shape_.eps, normed_.data());
+    kernels_->rms_norm(pool_, x, layer.post_norm.data(), m, hidden, hidden, shape_.eps, normed_.data());
     times(layer.gate_up.weight, normed_.data(), shape_.gate, gated_.data(), shape_.intermediate);
     times(layer.down.weight, gated_.data(), Epilogue::add, x, hidden);
 }
@@ -151,9 +151,9 @@ size_t Decoder::weight_bytes() const {
 
 void Decoder::logits(const float *hidden, int num_rows, float *out) {
     reserve(normed_, size_t(num_rows) * size_t(shape_.hidden));
-    kernels_->rms_norm(hidden, final_norm_.data(), num_rows, shape_.hidden, shape_.hidden,
+    kernels_->rms_norm(pool_, hidden, final_norm_.data(), num_rows, shape_.hidden, shape_.hidden,
                        shape_.eps, normed_.data());
-    product(*kernels_, head_.weight, normed_.data(), num_rows, Epilogue::store, out, head_.weight.n,
+    product(pool_, *kernels_, head_.weight, normed_.data(), num_rows, Epilogue::store, out, head_.weight.n,
             rounded_);
 }
 

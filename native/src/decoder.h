@@ -65,22 +65,23 @@ class RoundedRows {
 };
 
 // y = x W^T with whatever the weight needs.
-void product(const Kernels &kernels, const Weight &weight, const float *x, int m, Epilogue epilogue,
-             float *y, int ldy, RoundedRows &rounded);
+void product(Pool &pool, const Kernels &kernels, const Weight &weight, const float *x, int m,
+             Epilogue epilogue, float *y, int ldy, RoundedRows &rounded);
 
 // Packs rows [n, k]; a gated matrix holds gate rows, then up rows.
-PackedWeight pack(const Kernels &kernels, WeightType type, const void *rows, const float *bias,
-                  int n, int k, bool gated);
+PackedWeight pack(Pool &pool, const Kernels &kernels, WeightType type, const void *rows,
+                  const float *bias, int n, int k, bool gated);
 
 // The same for codes of 8 or 4 bits. `group`: values that share a scale.
-PackedWeight pack_codes(const Kernels &kernels, WeightType type, const Codes &codes,
+PackedWeight pack_codes(Pool &pool, const Kernels &kernels, WeightType type, const Codes &codes,
                         const float *bias, int n, int k, int group, bool gated);
 
 class Decoder {
   public:
-    Decoder(const Kernels *kernels, const DecoderShape &shape, int num_layers);
+    Decoder(const Kernels *kernels, const DecoderShape &shape, int num_layers, int num_threads);
 
     const Kernels &kernels() const { return *kernels_; }
+    Pool &pool() { return pool_; }
     Layer &layer(int i) { return layers_.at(size_t(i)); }
     void set_head(PackedWeight head) { head_ = std::move(head); }
     // Without one the output projection serves (tied weights).
@@ -100,6 +101,7 @@ class Decoder {
     void run_layer(const Layer &layer, const Batch &batch, float *x);
 
     const Kernels *kernels_;
+    Pool pool_;
     DecoderShape shape_;
     std::vector<Layer> layers_;
     PackedWeight head_, embedding_;

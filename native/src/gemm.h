@@ -28,10 +28,9 @@ static inline int source_row(int panel, int column, int n, bool gated) {
 }
 
 template <class T>
-static void pack_panels(const T *rows, int n, int k, bool gated, T *panels) {
+static void pack_panels(Pool &pool, const T *rows, int n, int k, bool gated, T *panels) {
     int count = (n + kPanel - 1) / kPanel;
-#pragma omp parallel for schedule(static)
-    for (int panel = 0; panel < count; panel++) {
+    parallel(pool, count, grain_for(pool, count), [&](int panel) {
         T *out = panels + size_t(panel) * k * kPanel;
         for (int column = 0; column < kPanel; column++) {
             int row = source_row(panel, column, n, gated);
@@ -39,14 +38,16 @@ static void pack_panels(const T *rows, int n, int k, bool gated, T *panels) {
             for (int i = 0; i < k; i++)
                 out[size_t(i) * kPanel + place] = row < 0 ? T(0) : rows[size_t(row) * k + i];
         }
-    }
+    });
 }
 
-static void pack(WeightType type, const void *rows, int n, int k, bool gated, void *panels) {
+static void pack(Pool &pool, WeightType type, const void *rows, int n, int k, bool gated,
+                 void *panels) {
     if (type == WeightType::f32)
-        pack_panels(static_cast<const float *>(rows), n, k, gated, static_cast<float *>(panels));
+        pack_panels(pool, static_cast<const float *>(rows), n, k, gated,
+                    static_cast<float *>(panels));
     else
-        pack_panels(static_cast<const uint16_t *>(rows), n, k, gated,
+        pack_panels(pool, static_cast<const uint16_t *>(rows), n, k, gated,
                     static_cast<uint16_t *>(panels));
 }
 
@@ -152,13 +153,13 @@ static void panel_times_rows(const Weight &weight, int panel, const float *x, in
     }
 }
 
-static void gemm(const Weight &weight, const float *x, int m, Epilogue epilogue, float *y, int ldy) {
-    int panels = weight.num_panels();
-#pragma omp parallel for schedule(static)
-    for (int panel = 0; panel < panels; panel++) {
+static void gemm(Pool &pool, const Weight &weight, const float *x, int m, Epilogue epilogue,
+                 float *y, int ldy) {
+    const int panels = weight.num_panels();
+    parallel(pool, panels, grain_for(pool, panels), [&](int panel) {
         if (weight.type == WeightType::f32)
             panel_times_rows<float>(weight, panel, x, m, epilogue, y, ldy);
         else
             panel_times_rows<uint16_t>(weight, panel, x, m, epilogue, y, ldy);
-    }
+    });
 }

@@ -31,11 +31,10 @@ static void pack_codes_int4(const Codes &from, const Weight &w, bool gated, int 
     }
 }
 
-static void pack_codes(const Codes &from, const Weight &w, bool gated, uint8_t *panels,
+static void pack_codes(Pool &pool, const Codes &from, const Weight &w, bool gated, uint8_t *panels,
                        uint16_t *scales, uint16_t *minimums) {
     const int count = w.num_panels(), groups = w.k / w.group;
-#pragma omp parallel for schedule(static)
-    for (int panel = 0; panel < count; panel++) {
+    parallel(pool, count, grain_for(pool, count), [&](int panel) {
         uint8_t *out = panels + w.panel_bytes() * size_t(panel);
         if (w.type == WeightType::int8)
             pack_codes_int8(from, w, gated, panel, out);
@@ -50,7 +49,7 @@ static void pack_codes(const Codes &from, const Weight &w, bool gated, uint8_t *
                 if (minimums) minimums[to] = row < 0 ? uint16_t(0) : from.minimums[at];
             }
         }
-    }
+    });
 }
 
 static void unpack_codes(const Weight &w, int row, float *out) {
@@ -106,15 +105,14 @@ static inline void quantize_group(const float *x, int8_t *values, float &scale, 
     offset = scale * sum(totals);
 }
 
-static void quantize(const Weight &w, const float *x, int m, const Activations &out) {
+static void quantize(Pool &pool, const Weight &w, const float *x, int m, const Activations &out) {
     const int groups = activation_groups(w);
-#pragma omp parallel for schedule(static) if (m > 8)
-    for (int row = 0; row < m; row++) {
+    parallel(pool, m, kRowsAtOnce, [&](int row) {
         for (int g = 0; g < groups; g++) {
             const size_t at = size_t(row) * groups + g, begin = at * kActivationGroup;
             quantize_group(x + begin, out.values + begin, out.scales[at], out.offsets[at]);
         }
-    }
+    });
 }
 
 // -------------------------------------------------------------------------------- microkernels
@@ -261,10 +259,9 @@ static void integer_panel(const Weight &w, int panel, const Activations &x, int 
     }
 }
 
-static void gemm_integer(const Weight &w, const Activations &x, int m, Epilogue epilogue, float *y,
-                         int ldy) {
-    int panels = w.num_panels();
-#pragma omp parallel for schedule(static)
-    for (int panel = 0; panel < panels; panel++)
-        integer_panel(w, panel, x, m, epilogue, y, ldy);
+static void gemm_integer(Pool &pool, const Weight &w, const Activations &x, int m,
+                         Epilogue epilogue, float *y, int ldy) {
+    const int panels = w.num_panels();
+    parallel(pool, panels, grain_for(pool, panels),
+             [&](int panel) { integer_panel(w, panel, x, m, epilogue, y, ldy); });
 }

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <vector>
 
-#include <omp.h>
 #include <immintrin.h>
 
 #include "kernels.h"
@@ -21,6 +20,7 @@ namespace {
 constexpr int kMaxAccumulators = 12; // vectors of sums that fit in the registers
 constexpr int kMaxIntegerSums = 6; // the same, where integers and floats are summed
 constexpr int kMaxRows = 6;
+#include "parallel.h"
 #include "simd.h"
 #include "gemm.h"
 #include "integer.h"

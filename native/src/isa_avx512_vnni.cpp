@@ -8,7 +8,6 @@
 #include <cstring>
 #include <vector>
 
-#include <omp.h>
 #include <immintrin.h>
 
 #include "kernels.h"
@@ -22,6 +21,7 @@ namespace {
 constexpr int kMaxAccumulators = 24; // vectors of sums that fit in the registers
 constexpr int kMaxIntegerSums = 12; // the same, where integers and floats are summed
 constexpr int kMaxRows = 12;
+#include "parallel.h"
 #include "simd.h"
 #include "gemm.h"
 #include "integer.h"

@@ -8,8 +8,6 @@
 #include <cstring>
 #include <vector>
 
-#include <omp.h>
-
 
 #include "kernels.h"
 
@@ -21,6 +19,7 @@ namespace {
 constexpr int kMaxAccumulators = 12; // vectors of sums that fit in the registers
 constexpr int kMaxIntegerSums = 4; // the same, where integers and floats are summed
 constexpr int kMaxRows = 6;
+#include "parallel.h"
 #include "simd.h"
 #include "gemm.h"
 #include "integer.h"

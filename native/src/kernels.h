@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pool.h"
+
 namespace octavo {
 
 // Columns of a weight matrix that lie together in memory; see pack() of each kernel.
@@ -111,27 +113,28 @@ struct Kernels {
     const char *name;
     int width; // floats in a vector; the cache's block size must be a multiple
     // rows [n, k] (row-major, source type = weight type) into panels.
-    void (*pack)(WeightType type, const void *rows, int n, int k, bool gated, void *panels);
-    void (*pack_codes)(const Codes &codes, const Weight &weight, bool gated, uint8_t *panels,
-                       uint16_t *scales, uint16_t *minimums);
+    void (*pack)(Pool &pool, WeightType type, const void *rows, int n, int k, bool gated, void *panels);
+    void (*pack_codes)(Pool &pool, const Codes &codes, const Weight &weight, bool gated,
+                       uint8_t *panels, uint16_t *scales, uint16_t *minimums);
     // one row of a packed matrix, as floats (embedding lookup in a tied output projection)
     void (*unpack_row)(const Weight &weight, int row, float *out);
     // y [m, n] from x [m, k]; leading dimensions in elements
-    void (*gemm)(const Weight &weight, const float *x, int m, Epilogue epilogue, float *y, int ldy);
+    void (*gemm)(Pool &pool, const Weight &weight, const float *x, int m, Epilogue epilogue,
+                 float *y, int ldy);
     // the same for integer weights, from rows that `quantize` has made for this weight
-    void (*quantize)(const Weight &weight, const float *x, int m, const Activations &out);
-    void (*gemm_integer)(const Weight &weight, const Activations &x, int m, Epilogue epilogue,
-                         float *y, int ldy);
-    void (*rms_norm)(const float *x, const float *weight, int rows, int width, int ldx, float eps,
-                     float *y);
+    void (*quantize)(Pool &pool, const Weight &weight, const float *x, int m, const Activations &out);
+    void (*gemm_integer)(Pool &pool, const Weight &weight, const Activations &x, int m,
+                         Epilogue epilogue, float *y, int ldy);
+    void (*rms_norm)(Pool &pool, const float *x, const float *weight, int rows, int width, int ldx,
+                     float eps, float *y);
     // Rotates q and k of a packed qkv row in place (halves, as in GPT-NeoX) and writes k, v to
     // their slots. q_norm and k_norm may be null. cosines, sines: [max_position, head_dim / 2].
-    void (*rope_and_cache)(const AttentionShape &shape, const Batch &batch, const float *cosines,
+    void (*rope_and_cache)(Pool &pool, const AttentionShape &shape, const Batch &batch, const float *cosines,
                            const float *sines, const float *q_norm, const float *k_norm, float eps,
                            float *qkv, const Cache &cache);
     // out [num_tokens, num_heads * head_dim] from the q part of qkv rows
-    void (*attention)(const AttentionShape &shape, const Batch &batch, const float *qkv,
-                      const Cache &cache, float *out);
+    void (*attention)(Pool &pool, const AttentionShape &shape, const Batch &batch,
+                      const float *qkv, const Cache &cache, float *out);
 };
 
 const Kernels *kernels_portable();

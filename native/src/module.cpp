@@ -4,7 +4,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <omp.h>
 
 #include <optional>
 #include <stdexcept>
@@ -64,15 +63,15 @@ const Kernels &require_kernels(const std::string &isa) {
 
 const float *pointer(const std::optional<In<float, 1>> &bias) { return bias ? bias->data() : nullptr; }
 
-PackedWeight pack_rows(const Kernels &kernels, const AnyIn &rows,
+PackedWeight pack_rows(Pool &pool, const Kernels &kernels, const AnyIn &rows,
                        const std::optional<In<float, 1>> &bias, bool gated) {
-    return pack(kernels, type_of(rows.dtype()), rows.data(), pointer(bias), int(rows.shape(0)),
+    return pack(pool, kernels, type_of(rows.dtype()), rows.data(), pointer(bias), int(rows.shape(0)),
                 int(rows.shape(1)), gated);
 }
 
 // `parts`: bits, group, codes uint8 [n, k], scales (half precision as int16 [n, k / group]), minimums
 // (the same, or None).
-PackedWeight pack_integers(const Kernels &kernels, nb::tuple parts,
+PackedWeight pack_integers(Pool &pool, const Kernels &kernels, nb::tuple parts,
                            const std::optional<In<float, 1>> &bias, bool gated) {
     using Halves = In<int16_t, 2>;
     const int bits = nb::cast<int>(parts[0]), group = nb::cast<int>(parts[1]);
@@ -93,33 +92,33 @@ PackedWeight pack_integers(const Kernels &kernels, nb::tuple parts,
             throw std::invalid_argument("minimums do not fit the scales");
         from.minimums = reinterpret_cast<const uint16_t *>(minimums->data());
     }
-    return pack_codes(kernels, bits == 8 ? WeightType::int8 : WeightType::int4, from, pointer(bias),
+    return pack_codes(pool, kernels, bits == 8 ? WeightType::int8 : WeightType::int4, from, pointer(bias),
                       n, k, group, gated);
 }
 
-PackedWeight pack_any(const Kernels &kernels, nb::object weight,
+PackedWeight pack_any(Pool &pool, const Kernels &kernels, nb::object weight,
                       const std::optional<In<float, 1>> &bias, bool gated) {
     if (nb::isinstance<nb::tuple>(weight))
-        return pack_integers(kernels, nb::cast<nb::tuple>(weight), bias, gated);
-    return pack_rows(kernels, nb::cast<AnyIn>(weight), bias, gated);
+        return pack_integers(pool, kernels, nb::cast<nb::tuple>(weight), bias, gated);
+    return pack_rows(pool, kernels, nb::cast<AnyIn>(weight), bias, gated);
 }
 
 // One product by itself: what the tests of kernels look at.
 class Linear {
   public:
     Linear(const std::string &isa, nb::object weight, std::optional<In<float, 1>> bias,
-           const std::string &gate)
-        : kernels_(require_kernels(isa)),
+           const std::string &gate, int num_threads)
+        : kernels_(require_kernels(isa)), pool_(num_threads),
           epilogue_(gate == "silu"   ? Epilogue::silu_gate
                     : gate == "gelu" ? Epilogue::gelu_gate
                                      : Epilogue::store),
-          packed_(pack_any(kernels_, weight, bias, epilogue_ != Epilogue::store)) {}
+          packed_(pack_any(pool_, kernels_, weight, bias, epilogue_ != Epilogue::store)) {}
 
     void run(In<float, 2> x, Out<float, 2> y) {
         if (int(x.shape(1)) != packed_.weight.k || x.shape(0) != y.shape(0))
             throw std::invalid_argument("x does not fit the weight");
         nb::gil_scoped_release unlocked;
-        product(kernels_, packed_.weight, x.data(), int(x.shape(0)), epilogue_, y.data(),
+        product(pool_, kernels_, packed_.weight, x.data(), int(x.shape(0)), epilogue_, y.data(),
                 int(y.shape(1)), rounded_);
     }
 
@@ -128,6 +127,7 @@ class Linear {
 
   private:
     const Kernels &kernels_;
+    Pool pool_;
     Epilogue epilogue_;
     PackedWeight packed_;
     RoundedRows rounded_;
@@ -152,13 +152,13 @@ class Model {
                 throw std::invalid_argument("block_size and head_dim must be multiples of " +
                                             std::to_string(kernels->width));
         if (s.attention.head_dim > 256) throw std::invalid_argument("head_dim is above 256");
-        decoder_ = std::make_unique<Decoder>(kernels, s, integer("num_layers"));
+        decoder_ = std::make_unique<Decoder>(kernels, s, integer("num_layers"), integer("num_threads"));
     }
 
     // Parts of "qkv" may come one by one, from left to right.
     void set_linear(int layer, const std::string &name, nb::object weight,
                     std::optional<In<float, 1>> bias) {
-        PackedWeight packed = pack_any(decoder_->kernels(), weight, bias, name == "gate_up");
+        PackedWeight packed = pack_any(decoder_->pool(), decoder_->kernels(), weight, bias, name == "gate_up");
         if (name == "head") return decoder_->set_head(std::move(packed));
         Layer &l = decoder_->layer(layer);
         if (name == "qkv") return l.qkv.push_back(std::move(packed));
@@ -175,7 +175,7 @@ class Model {
     }
 
     void set_embedding(nb::object weight) {
-        decoder_->set_embedding(pack_any(decoder_->kernels(), weight, std::nullopt, false));
+        decoder_->set_embedding(pack_any(decoder_->pool(), decoder_->kernels(), weight, std::nullopt, false));
     }
 
     void set_rope(In<float, 2> cosines, In<float, 2> sines) {
@@ -224,12 +224,11 @@ NB_MODULE(_native, m) {
     m.def("width", [](const std::string &isa) {
         return require_kernels(isa).width;
     });
-    m.def("set_num_threads", &omp_set_num_threads);
     nb::class_<Linear>(m, "Linear")
         .def(nb::init<const std::string &, nb::object, std::optional<In<float, 1>>,
-                      const std::string &>(),
+                      const std::string &, int>(),
              nb::arg("isa"), nb::arg("weight"), nb::arg("bias").none() = nb::none(),
-             nb::arg("gate") = "")
+             nb::arg("gate") = "", nb::arg("num_threads") = 2)
         .def("run", &Linear::run)
         .def("unpack_row", &Linear::unpack_row)
         .def_prop_ro("bytes", &Linear::bytes);

@@ -12,11 +12,11 @@ static inline void norm_row(const float *x, const float *weight, int width, floa
     for (; i < width; i++) y[i] = x[i] * scale * weight[i];
 }
 
-static void rms_norm(const float *x, const float *weight, int rows, int width, int ldx, float eps,
-                     float *y) {
-#pragma omp parallel for schedule(static) if (rows > 8)
-    for (int row = 0; row < rows; row++)
+static void rms_norm(Pool &pool, const float *x, const float *weight, int rows, int width, int ldx,
+                     float eps, float *y) {
+    parallel(pool, rows, kRowsAtOnce, [&](int row) {
         norm_row(x + size_t(row) * ldx, weight, width, eps, y + size_t(row) * width);
+    });
 }
 
 static inline void rotate(float *head, const float *cosines, const float *sines, int half) {
@@ -81,13 +81,12 @@ static void write_token(const AttentionShape &s, int64_t slot, const float *k, c
     }
 }
 
-static void rope_and_cache(const AttentionShape &s, const Batch &batch, const float *cosines,
+static void rope_and_cache(Pool &pool, const AttentionShape &s, const Batch &batch, const float *cosines,
                            const float *sines, const float *q_norm, const float *k_norm, float eps,
                            float *qkv, const Cache &cache) {
     const int d = s.head_dim, half = d / 2;
     const int width = (s.num_heads + 2 * s.num_kv_heads) * d;
-#pragma omp parallel for schedule(static) if (batch.num_tokens > 4)
-    for (int token = 0; token < batch.num_tokens; token++) {
+    parallel(pool, batch.num_tokens, kRowsAtOnce, [&](int token) {
         float *row = qkv + size_t(token) * width;
         const float *c = cosines + size_t(batch.positions[token]) * half;
         const float *n = sines + size_t(batch.positions[token]) * half;
@@ -104,5 +103,5 @@ static void rope_and_cache(const AttentionShape &s, const Batch &batch, const fl
             write_token<uint16_t>(s, batch.slots[token], k, v, cache);
         else
             write_token<int8_t>(s, batch.slots[token], k, v, cache);
-    }
+    });
 }

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import reprlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,7 +26,7 @@ from octavo.cli.sampling import (
     sampling_options,
 )
 from octavo.core.errors import ConfigError, InvalidParameter, RequestError
-from octavo.core.params import SamplingParams, validate_against_vocab
+from octavo.core.params import SamplingParams, Structured
 from octavo.core.types import TokenId
 from octavo.scheduler.door import check_fits
 
@@ -39,6 +40,7 @@ _FORMS: dict[str, tuple[Any, str]] = {
     "prompt": (str | list, "text or a list of token ids"),
     "messages": (list, "a list of messages"),
     "logit_bias": (dict | None, "an object of token ids and numbers"),
+    "structured": (dict | None, "an object with one of json, regex, choice, grammar"),
 }
 _MAX_ID_DIGITS = 10
 
@@ -55,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, help="JSON-lines file for the completions")
     parser.add_argument("--chat", action="store_true", help="take the prompt as a user's message")
     add_sampling_arguments(parser)
+    form = parser.add_argument_group(
+        "The form that every output must have"
+    ).add_mutually_exclusive_group()
+    form.add_argument("--json-schema", type=Path, metavar="FILE", help="JSON by this schema")
+    form.add_argument("--regex", help="text that this regular expression matches")
+    form.add_argument("--choice", nargs="+", metavar="TEXT", help="one of these strings")
+    form.add_argument("--grammar", type=Path, metavar="FILE", help="text of this grammar")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,11 +73,12 @@ def run(args: argparse.Namespace) -> int:
         _check_writable(args.output)
     from octavo.llm import LLM
 
+    flags = {**sampling_options(args), **_form(args)}
     llm = LLM(**engine_options(args))
     prompts, params = [], []
     for where, task in tasks:
         try:
-            wanted = _params(llm, task, sampling_options(args))
+            wanted = _params(llm, task, flags)
             prompts.append(_prompt(llm, task))
         except RequestError as error:
             raise type(error)(f"{where}{error}", param=error.param) from None
@@ -79,6 +89,25 @@ def run(args: argparse.Namespace) -> int:
     else:
         _write(args.output, [task for _, task in tasks], outputs)
     return int(any(completion.error for output in outputs for completion in output.outputs))
+
+
+def _form(args: argparse.Namespace) -> dict[str, Structured]:
+    """The form that the flags ask for, if they do."""
+    if args.json_schema is not None:
+        return {"structured": Structured.json(_file_text("--json-schema", args.json_schema))}
+    if args.grammar is not None:
+        return {"structured": Structured.grammar(_file_text("--grammar", args.grammar))}
+    if args.regex is not None:
+        return {"structured": Structured.regex(args.regex)}
+    return {} if args.choice is None else {"structured": Structured.choice(args.choice)}
+
+
+def _file_text(flag: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{flag} {path} cannot be read: {reason}") from error
 
 
 def _read_tasks(args: argparse.Namespace) -> list[tuple[str, Task]]:
@@ -143,9 +172,27 @@ def _params(llm: LLM, task: Task, flags: dict[str, Any]) -> SamplingParams:
     own = {name: value for name, value in task.items() if name in _PARAMETERS and value is not None}
     if "logit_bias" in own:
         own["logit_bias"] = {_token_id(key): bias for key, bias in own["logit_bias"].items()}
+    if "structured" in own:
+        own["structured"] = _structured(own["structured"])
     params = llm.default_sampling_params(**{**flags, **own})
-    validate_against_vocab(params, llm.info.spec.vocab_size)
+    llm.check(params)
     return params
+
+
+def _structured(given: dict[str, Any]) -> Structured:
+    makers: dict[str, Callable[[Any], Structured]] = {
+        "json": Structured.json,
+        "regex": Structured.regex,
+        "choice": Structured.choice,
+        "grammar": Structured.grammar,
+    }
+    if len(given) != 1 or not given.keys() <= makers.keys():
+        raise InvalidParameter(
+            f"structured has {sorted(given)}: give exactly one of {', '.join(makers)}",
+            param="structured",
+        )
+    ((kind, value),) = given.items()
+    return makers[kind](value)
 
 
 def _token_id(key: str) -> TokenId:

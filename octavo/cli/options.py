@@ -14,8 +14,11 @@ from octavo.core.options import ALIASES, part_fields
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?", re.IGNORECASE)
-SIZE_FIELDS = frozenset({"kv_cache_memory"})
+SIZE_FIELDS = frozenset({"kv_cache_memory", "max_header_bytes", "max_request_bytes"})
 """Fields in bytes, for which ``4GiB`` may be written."""
+ONE_AT_A_TIME = frozenset({"api_key"})
+"""Flags that take one value and may be repeated. (Other lists take all words up to the next flag;
+there, a model's name that follows by mistake does no harm.)"""
 
 
 def parse_size(text: str) -> int:
@@ -61,8 +64,8 @@ def given_options(args: argparse.Namespace, *parts: type) -> dict[str, Any]:
 
 
 def _help(item: dataclasses.Field[Any], doc: str) -> str:
-    default = item.default
-    shown = "" if default in (None, ()) or default is dataclasses.MISSING else f" [{default}]"
+    default = " ".join(item.default) if isinstance(item.default, tuple) else item.default
+    shown = "" if default in (None, "") or default is dataclasses.MISSING else f" [{default}]"
     return (doc + shown).replace("%", "%%")
 
 
@@ -71,7 +74,8 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     if typing.get_origin(hint) is tuple:
-        return {"nargs": "+", "action": _TupleAction, "metavar": "NAME"}
+        nargs = 1 if name in ONE_AT_A_TIME else "+"
+        return {"nargs": nargs, "action": _TupleAction, "metavar": _metavar(name, str)}
     choices = _choices(hint)
     if choices and not _scalars(hint):
         return {"choices": choices}
@@ -80,6 +84,8 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
 
 
 class _TupleAction(argparse.Action):
+    """Values of all occurrences of the flag, in order."""
+
     def __call__(
         self,
         parser: argparse.ArgumentParser,
@@ -87,7 +93,7 @@ class _TupleAction(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        setattr(namespace, self.dest, tuple(values))
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest, ()), *values))
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

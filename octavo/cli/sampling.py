@@ -12,7 +12,15 @@ from octavo.core.params import SamplingParams
 ENGINE_PARTS = (ModelConfig, CacheConfig, SchedulerConfig, DeviceConfig)
 
 _NOT_FLAGS = frozenset(
-    {"logit_bias", "allowed_token_ids", "bad_words_token_ids", "stop_token_ids", "n", "seed"}
+    {
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words_token_ids",
+        "stop_token_ids",
+        "structured",
+        "n",
+        "seed",
+    }
 )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +21,29 @@ from octavo import assemble
 from octavo.cli.logs import set_up_logging
 from octavo.cli.options import add_config_options, given_options
 from octavo.cli.sampling import add_engine_arguments, engine_options
+from octavo.core.access_config import LimitsConfig, SecurityConfig
 from octavo.core.config import EngineConfig, ServerConfig
 from octavo.core.errors import ConfigError
 from octavo.front.supervisor import RestartLimits
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from octavo.core.info import EngineInfo
     from octavo.front.async_engine import AsyncEngine
+    from octavo.server.access.control import Access
     from octavo.server.state import ServerState
+
+
+logger = logging.getLogger(__name__)
+
+SERVER_PARTS = (ServerConfig, SecurityConfig, LimitsConfig)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this command."""
     add_engine_arguments(parser)
-    add_config_options(parser, ServerConfig)
+    add_config_options(parser, *SERVER_PARTS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,7 +54,11 @@ def run(args: argparse.Namespace) -> int:
     """
     set_up_logging()
     engine_config = EngineConfig.from_options(**engine_options(args))
-    server_config = ServerConfig(**given_options(args, ServerConfig))
+    server_config = ServerConfig(
+        security=SecurityConfig(**given_options(args, SecurityConfig)),
+        limits=LimitsConfig(**given_options(args, LimitsConfig)),
+        **given_options(args, ServerConfig),
+    )
     try:
         event_loop_runner()(_serve(engine_config, server_config))
     except asyncio.CancelledError:
@@ -62,17 +77,26 @@ def event_loop_runner() -> Callable[[Coroutine[Any, Any, None]], None]:
 
 
 async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> None:
+    from octavo.server.access.control import Access
+    from octavo.server.tls import tls_context
+
     console = Console(stderr=True, highlight=False)
     began = time.perf_counter()
+    access = Access(server_config.security, server_config.limits)
+    tls = tls_context(server_config.security)
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - this is a coroutine of a task
     # While the model loads; then `run.serve` has handlers of its own.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    if server_config.security.api_key_file is not None or tls is not None:
+        loop.add_signal_handler(signal.SIGHUP, _reload, access, tls, server_config.security)
     limits = RestartLimits(
         max_restarts=server_config.max_engine_restarts,
         hang_timeout_s=server_config.engine_timeout_s,
     )
     supervisor = assemble.supervise_engine(engine_config, limits)
+    guard = assemble.make_grammar_guard(engine_config.model)
     try:
         # Imported while the other process loads the model.
         from octavo.server import run
@@ -82,24 +106,45 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
         sock = run.bind(server_config)
         front = assemble.read_front(engine_config.model)
         names = server_config.served_model_name or (engine_config.model.model,)
-        engine = assemble.make_async_engine(supervisor, front, names[0])
-        state = _state(engine, server_config, names, front)
+        engine = assemble.make_async_engine(supervisor, front, names[0], guard)
+        state = _state(engine, server_config, access, names, front)
         info = await _start(engine, console)
         _print_ledger(console, info)
         run.listen(sock)
-        host, port = sock.getsockname()[:2]
         console.print(
             f"ready after {time.perf_counter() - began:.1f} s: "
-            f"http://{f'[{host}]' if ':' in host else host}:{port}/v1  (model {names[0]})"
+            f"{run.address(sock, server_config)}  (model {names[0]}, {_who(access)})"
         )
-        await run.serve(create_app(state), engine, sock, server_config, console.print)
+        app = create_app(state)
+        await run.serve(app, engine, sock, server_config, console.print, tls)
     finally:
+        guard.close()
         supervisor.close()
+
+
+def _reload(access: Access, tls: SSLContext | None, config: SecurityConfig) -> None:
+    """Reads keys and certificate again; what cannot be used is logged, and changes nothing."""
+    from octavo.server.tls import load_certificate
+
+    works: dict[str, Callable[[], None]] = {"API keys": access.reload}
+    if tls is not None:
+        works["certificate"] = partial(load_certificate, tls, config)
+    for what, work in works.items():
+        try:
+            work()
+        except ConfigError as error:
+            logger.error("reload, %s: all stays as before: %s", what, error)
+    logger.warning("reloaded: %s", _who(access))
+
+
+def _who(access: Access) -> str:
+    return f"{access.num_keys} API keys" if access.needs_key else "open to everybody"
 
 
 def _state(
     engine: AsyncEngine,
     config: ServerConfig,
+    access: Access,
     names: tuple[str, ...],
     front: assemble.FrontModel,
 ) -> ServerState:
@@ -115,6 +160,7 @@ def _state(
     return ServerState(
         engine=engine,
         config=config,
+        access=access,
         model_names=names,
         generation_defaults=front.generation_defaults,
         chat_template=ChatTemplate(template, front.tokenizer.special_tokens),

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from octavo.core.errors import ConfigError
+from octavo.core.access_config import LimitsConfig, SecurityConfig
+from octavo.core.options import require as _require
 from octavo.core.options import split_options
 from octavo.core.types import (
     DeviceOption,
@@ -23,11 +24,6 @@ from octavo.core.types import (
 
 _MAX_DRAIN_S = 86_400
 _MAX_TIMEOUT_S = 86_400
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +201,8 @@ class ServerConfig:
     also the most that a request's own timeout may be. No limit by default."""
 
     slow_client_timeout_s: float = 60.0
-    """Seconds after which a connection ends whose client takes nothing of what is there for it."""
+    """Seconds after which a TCP connection ends whose client takes nothing of what is there for
+    it."""
 
     max_engine_restarts: int = 10
     """Times in a row that an engine is started again which dies while starting, or before it has
@@ -220,6 +217,16 @@ class ServerConfig:
 
     access_log: bool = False
     """Log a line for each HTTP request."""
+
+    root_path: str = ""
+    """Path under which a proxy offers the server, such as /llm; whether the proxy takes it off
+    before it hands requests on does not matter."""
+
+    uds: str | None = None
+    """Unix socket to listen on, instead of host and port."""
+
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
 
     def __post_init__(self) -> None:
         _require(bool(self.host), "host is empty: use 0.0.0.0 for every interface")
@@ -247,6 +254,14 @@ class ServerConfig:
         )
         _require(self.max_logprobs >= 0, f"max_logprobs is {self.max_logprobs}: use 0 or more")
         _require(all(self.served_model_name), "served_model_name has an empty name")
+        _require(
+            self.uds is None or ("\0" not in self.uds and bool(self.uds)),
+            f"uds is {self.uds!r}: give the path of a socket in the file system",
+        )
+        _require(
+            not self.root_path or (self.root_path[0] == "/" and self.root_path[-1] != "/"),
+            f"root_path is {self.root_path!r}: begin it with / and do not end it with one",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

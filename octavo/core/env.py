@@ -37,3 +37,23 @@ def log_level() -> str:
     if raw not in _LEVELS:
         raise ConfigError(f"OCTAVO_LOG_LEVEL={raw!r}: use one of {', '.join(_LEVELS)}")
     return raw
+
+
+def api_key() -> str | None:
+    """``OCTAVO_API_KEY``: one API key."""
+    return os.environ.get("OCTAVO_API_KEY") or None
+
+
+def api_keys() -> str | None:
+    """``OCTAVO_API_KEYS``: what a key file holds, with commas or line ends between entries."""
+    return os.environ.get("OCTAVO_API_KEYS") or None
+
+
+def metrics_key() -> str | None:
+    """``OCTAVO_METRICS_KEY``: the key of ``/metrics``."""
+    return os.environ.get("OCTAVO_METRICS_KEY") or None
+
+
+def ssl_keyfile_password() -> str | None:
+    """``OCTAVO_SSL_KEYFILE_PASSWORD``: the password of the private key for HTTPS."""
+    return os.environ.get("OCTAVO_SSL_KEYFILE_PASSWORD")

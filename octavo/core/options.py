@@ -12,7 +12,7 @@ import inspect
 import itertools
 import textwrap
 from collections.abc import Iterator
-from dataclasses import Field, fields
+from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -26,6 +26,12 @@ ALIASES = {
     "slow_client_timeout": "slow_client_timeout_s",
 }
 """Names that users of other engines know, and ours."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises `ConfigError` with the message unless the condition holds."""
+    if not condition:
+        raise ConfigError(message)
 
 
 @cache
@@ -50,10 +56,12 @@ def parts(composed: type) -> Iterator[tuple[str, type]]:
 
 
 def part_fields(part: type) -> Iterator[tuple[Field[Any], Any, str]]:
-    """(field, resolved type, documentation) of each field of one part."""
+    """(field, resolved type, documentation) of each setting of one part; parts within it are not
+    among them."""
     hints, docs = get_type_hints(part), field_docs(part)
     for item in fields(part):
-        yield item, hints[item.name], docs[item.name]
+        if not is_dataclass(hints[item.name]):
+            yield item, hints[item.name], docs[item.name]
 
 
 def split_options(composed: type, options: dict[str, object]) -> dict[str, Any]:

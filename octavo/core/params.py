@@ -6,9 +6,11 @@ serves the offline API and the server.
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from octavo.core.errors import InvalidParameter
 from octavo.core.types import TokenId
@@ -17,18 +19,82 @@ MAX_SEED = 2**63 - 1
 MAX_STOP_STRINGS = 16
 MAX_BAD_WORDS = 1024
 MAX_N = 128
+MAX_STRUCTURED_CHARS = 1 << 18
+_KINDS = ("json", "regex", "choice", "grammar")
 
 
 @dataclass(frozen=True, slots=True)
 class Structured:
-    """A form that the output must have."""
+    """A form that the output must have. See the class methods for how to make one.
+
+    Raises:
+        InvalidParameter: the kind is unknown, or the value no text or too long.
+    """
 
     kind: Literal["json", "regex", "choice", "grammar"]
-    """A JSON schema, a regular expression, one of several strings, or a Lark grammar."""
+    """A JSON schema, a regular expression, one of several strings, or a grammar."""
 
     value: str
     """The schema (``{"type": "object"}`` for any object) or the choices as JSON text; the
     expression or grammar itself."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise InvalidParameter(
+                f"structured has the kind {self.kind!r}: use {', '.join(_KINDS)}",
+                param="structured",
+            )
+        if not isinstance(self.value, str):
+            raise InvalidParameter(
+                f"structured has a {type(self.value).__name__} as its {self.kind}: use text, or "
+                f"Structured.{self.kind}(...)",
+                param="structured",
+            )
+        if len(self.value) > MAX_STRUCTURED_CHARS:
+            raise InvalidParameter(
+                f"the {self.kind} for structured output has {len(self.value)} characters: use at "
+                f"most {MAX_STRUCTURED_CHARS}",
+                param="structured",
+            )
+
+    @classmethod
+    def json(cls, schema: Mapping[str, Any] | bool | str | type | None = None) -> Structured:
+        """Text that is valid JSON by a schema: a mapping, JSON text, or a pydantic model's class;
+        any object if there is none."""
+        if schema is None:
+            schema = {"type": "object"}
+        elif isinstance(schema, type):
+            make = getattr(schema, "model_json_schema", None)
+            if make is None:
+                raise InvalidParameter(
+                    f"structured has the class {schema.__name__}, which is no pydantic model: use "
+                    "one, or a JSON schema",
+                    param="structured",
+                )
+            schema = make()
+        return cls("json", schema if isinstance(schema, str) else _json_text(schema))
+
+    @classmethod
+    def regex(cls, pattern: str) -> Structured:
+        """Text that a regular expression matches as a whole; no look-around, no references."""
+        return cls("regex", pattern)
+
+    @classmethod
+    def choice(cls, choices: Sequence[str]) -> Structured:
+        """One of these strings."""
+        is_list = isinstance(choices, list | tuple)
+        if not is_list or not choices or not all(isinstance(item, str) for item in choices):
+            raise InvalidParameter(
+                f"structured has the choices {choices!r}: use a list of strings, one at least",
+                param="structured",
+            )
+        return cls("choice", _json_text(list(choices)))
+
+    @classmethod
+    def grammar(cls, text: str) -> Structured:
+        """Text of a grammar, which is written as for Lark (``start: ...``) or in GBNF
+        (``root ::= ...``)."""
+        return cls("grammar", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +138,10 @@ class SamplingParams:
 
     allowed_token_ids: tuple[TokenId, ...] | None = None
     """If given, only these tokens may be generated."""
+
+    structured: Structured | None = None
+    """A form that the output must have: a JSON schema, a regular expression, one of several
+    strings, or a grammar."""
 
     bad_words: tuple[str, ...] = ()
     """Strings that may not be generated (1024 at most)."""
@@ -119,6 +189,12 @@ class SamplingParams:
                 object.__setattr__(self, name, _token_ids(name, value))
         if self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
+        if self.structured is not None and not isinstance(self.structured, Structured):
+            raise InvalidParameter(
+                f"structured is a {type(self.structured).__name__}: use Structured.json, .regex, "
+                ".choice or .grammar",
+                param="structured",
+            )
         self._check_ranges()
         self._check_combinations()
 
@@ -219,6 +295,15 @@ def _check_float(
         raise InvalidParameter(
             f"{name} is {value:g}: use a value in {interval}", param=param or name
         )
+
+
+def _json_text(value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidParameter(
+            f"structured has a value that JSON cannot hold: {error}", param="structured"
+        ) from None
 
 
 def _strings(name: str, value: object) -> tuple[str, ...]:

@@ -101,6 +101,8 @@ class RowResult(NamedTuple):
     """For the prompt tokens *after* each position that this step computed, if wanted."""
     error: str | None = None
     """Set if this row alone failed; its neighbours are not touched."""
+    is_complete: bool = False
+    """Whether nothing can follow these tokens: the output has the form that was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,9 @@ class RequestDelta:
     finish_reason: FinishReason | None = None
     stop_reason: TokenId | str | None = None
     """The token that ended the output, if it is not an end-of-sequence token of the model."""
+    keeps_last_token: bool = False
+    """Whether the last token of an output that has stopped belongs to its text: it did not stop the
+    output, but nothing could follow it."""
     error: str | None = None
     error_kind: str | None = None
     """Name of the `RequestError` class if the request was refused at the door."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeAlias
 
+from octavo.core.params import SamplingParams
 from octavo.core.plan import StepPlan, StepResult
 
 Clock: TypeAlias = Callable[[], float]
@@ -27,3 +29,11 @@ class Executor(Protocol):
         Raises:
             ExecutorError: the step as a whole failed.
         """
+
+
+class Preparer(Protocol):
+    """Makes, beside the steps, what some requests need before they can take part in one."""
+
+    def prepare(self, params: SamplingParams) -> Future[Any] | None:
+        """Begins; None if there is nothing to wait for. Called again, it tells what has become of
+        it. The future raises `RequestError` if the request cannot be served."""

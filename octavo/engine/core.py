@@ -7,48 +7,91 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.core.errors import ExecutorError
+from octavo.core.errors import ExecutorError, InvalidParameter, RequestError
+from octavo.core.params import SamplingParams
 from octavo.core.plan import RequestDelta, StepPlan, StepTimes
-from octavo.core.protocols import Clock, Executor
-from octavo.core.request import Request
+from octavo.core.protocols import Clock, Executor, Preparer
+from octavo.core.request import Request, fork_id
 from octavo.core.types import RequestId
+from octavo.engine.preparing import Preparing
 from octavo.metrics.stats import StepStats
 from octavo.scheduler.counters import StepCounters
 from octavo.scheduler.scheduler import Scheduler
+
+_PREPARING_S = 0.005
+"""How long to wait for messages when there is nothing to do but to see what has been prepared."""
 
 
 class Engine:
     """Runs requests to their end, a step at a time. Not thread-safe."""
 
     def __init__(
-        self, scheduler: Scheduler, executor: Executor, *, clock: Clock, check_invariants: bool
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        *,
+        clock: Clock,
+        check_invariants: bool,
+        preparer: Preparer | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
         self._check_invariants = check_invariants
+        self._preparer = preparer
+        self._preparing = Preparing()
         self._last_step_id = -1
 
     @property
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._preparing)
+
+    @property
+    def wait_s(self) -> float | None:
+        """How long the loop may wait for messages before the next step; None for as long as it
+        takes."""
+        if self._scheduler.has_work:
+            return 0
+        return _PREPARING_S if self._preparing else None
+
+    def prepare(self, params: SamplingParams) -> None:
+        """Makes what requests with these parameters need, and waits for it.
+
+        Raises:
+            RequestError: they cannot be served.
+        """
+        future = None if self._preparer is None else self._preparer.prepare(params)
+        if future is not None:
+            future.result()
 
     def add(self, request: Request) -> None:
-        """Takes in a request.
+        """Takes in a request. If something must be made for it first, it waits beside the
+        scheduler; should that go wrong, `step` tells.
 
         Raises:
             RequestError: it could never be served.
         """
-        self._scheduler.add(request)
+        if request.request_id in self._preparing:
+            raise InvalidParameter(
+                f"request id {request.request_id!r} is in use: choose another", param="request_id"
+            )
+        future = None if self._preparer is None else self._preparer.prepare(request.params)
+        if future is None:
+            self._scheduler.add(request)
+        else:
+            self._preparing.add(request, future)
 
     def abort(self, request_ids: Iterable[RequestId]) -> list[RequestDelta]:
         """Ends these completions at once; unknown and finished ids are ignored."""
-        return self._scheduler.abort(request_ids)
+        names = list(request_ids)
+        held = self._preparing.abort(names) if self._preparing else []
+        deltas = [RequestDelta(request_id=name, finish_reason="abort") for name in held]
+        return deltas + self._scheduler.abort(names)
 
     def abort_all(self) -> list[RequestDelta]:
         """Ends every unfinished completion at once."""
-        return self._scheduler.abort(self._scheduler.request_ids)
+        return self.abort([*self._scheduler.request_ids, *self._preparing.names()])
 
     def reset_prefix_cache(self) -> None:
         """Forgets every cached prefix."""
@@ -60,10 +103,11 @@ class Engine:
         A step that fails on the device ends the requests in it with an error, and no others.
         """
         scheduler = self._scheduler
+        refused = self._take_in_prepared() if self._preparing else []
         began = self._clock()
         plan = scheduler.schedule()
         planned = self._clock()
-        deltas = scheduler.end_outgrown()
+        deltas = refused + scheduler.end_outgrown()
         times, commit_s = StepTimes(), 0.0
         if plan is not None:
             self._last_step_id = plan.step_id
@@ -81,6 +125,21 @@ class Engine:
             scheduler.check_invariants()
         return deltas, self._stats(plan, planned - began, commit_s, times)
 
+    def _take_in_prepared(self) -> list[RequestDelta]:
+        """Hands over to the scheduler whoever need not wait any more; returns who is refused."""
+        deltas = []
+        for request, fault, aborted in self._preparing.ready():
+            try:
+                if fault is not None:
+                    raise fault
+                self._scheduler.add(request)
+            except RequestError as error:
+                refused = refusal(request.request_id, request.params.n, error)
+                deltas += [delta for delta in refused if delta.request_id not in aborted]
+            else:
+                self._scheduler.abort(aborted)
+        return deltas
+
     def stats(self) -> StepStats:
         """The state now, without a step."""
         return self._stats(None, 0.0, 0.0, StepTimes())
@@ -93,7 +152,7 @@ class Engine:
         return StepStats(
             step_id=self._last_step_id,
             num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting,
+            num_waiting=scheduler.num_waiting + len(self._preparing.names()),
             cache=scheduler.blocks.stats(),
             num_rows=len(plan.rows) if plan else 0,
             num_prompt_tokens=counters.num_prompt_tokens,
@@ -105,3 +164,17 @@ class Engine:
             commit_s=commit_s,
             executor=times,
         )
+
+
+def refusal(request_id: RequestId, n: int, error: RequestError) -> list[RequestDelta]:
+    """What the client's side must hear of a request that is not taken in."""
+    return [
+        RequestDelta(
+            request_id=fork_id(request_id, index),
+            finish_reason="error",
+            error=str(error),
+            error_kind=type(error).__name__,
+            error_param=error.param,
+        )
+        for index in range(n)
+    ]

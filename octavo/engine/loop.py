@@ -11,8 +11,8 @@ from octavo.core.errors import EngineError, RequestError
 from octavo.core.info import EngineInfo
 from octavo.core.plan import RequestDelta
 from octavo.core.protocols import Clock
-from octavo.core.request import Request, fork_id
-from octavo.engine.core import Engine
+from octavo.core.request import Request
+from octavo.engine.core import Engine, refusal
 from octavo.transport.base import EngineEnd
 from octavo.transport.messages import Abort, Failed, Ready, Shutdown, StepDone, Submit, ToEngine
 
@@ -52,7 +52,7 @@ class EngineLoop:
     def _turn(self) -> None:
         """Takes in what has arrived, then runs one step; waits if there is nothing to run."""
         deltas: list[RequestDelta] = []
-        for message in self._link.receive(0 if self._engine.has_work else None):
+        for message in self._link.receive(self._engine.wait_s):
             deltas += self._handle(message)
         if self._leaving:
             deltas += self._engine.abort_all()
@@ -89,14 +89,5 @@ class EngineLoop:
         try:
             self._engine.add(request)
         except RequestError as error:
-            return [
-                RequestDelta(
-                    request_id=fork_id(message.request_id, index),
-                    finish_reason="error",
-                    error=str(error),
-                    error_kind=type(error).__name__,
-                    error_param=error.param,
-                )
-                for index in range(message.params.n)
-            ]
+            return refusal(message.request_id, message.params.n, error)
         return []

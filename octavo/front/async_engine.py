@@ -13,7 +13,7 @@ import copy
 import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from octavo.core import errors
 from octavo.core.errors import (
@@ -24,7 +24,7 @@ from octavo.core.errors import (
     InvalidParameter,
 )
 from octavo.core.info import EngineInfo
-from octavo.core.params import SamplingParams
+from octavo.core.params import SamplingParams, Structured
 from octavo.core.protocols import Clock
 from octavo.core.types import RequestId, TokenId
 from octavo.front.in_flight import InFlight
@@ -42,6 +42,13 @@ logger = logging.getLogger(__name__)
 OnProgress = Callable[[str, float], None]
 
 
+class Guard(Protocol):
+    """Whom to ask before the engine hears of a grammar."""
+
+    async def check(self, structured: Structured) -> None:
+        """Raises `RequestError` if it cannot be used."""
+
+
 class AsyncEngine:
     """The front end of one engine. Use it from one event loop.
 
@@ -57,6 +64,7 @@ class AsyncEngine:
         eos_token_ids: frozenset[TokenId],
         metrics: EngineMetrics,
         clock: Clock,
+        guard: Guard | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.metrics = metrics
@@ -65,6 +73,7 @@ class AsyncEngine:
         self._link = link
         self._eos_token_ids = eos_token_ids
         self._clock = clock
+        self._guard = guard
         self._requests = InFlight(tokenizer, metrics, clock, self._send_abort)
         self._info: EngineInfo | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -164,11 +173,13 @@ class AsyncEngine:
         request_id: RequestId | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        on_tokens: Callable[[int], None] | None = None,
         timeout_s: float | None = None,
     ) -> AsyncIterator[list[CompletionDelta]]:
         """Yields what has come since the last time, until all ``params.n`` completions ended.
 
-        Closing the iterator, or cancelling the task that waits in it, aborts the request.
+        Closing the iterator, or cancelling the task that waits in it, aborts the request. All that
+        has been generated until then was told to ``on_tokens``, a number of tokens at a time.
 
         Raises:
             RequestError: the request cannot be served; raised by the first step.
@@ -176,7 +187,7 @@ class AsyncEngine:
             EngineDraining: the server is about to leave.
             EngineDead: the engine is gone.
         """
-        options = self._options(request_id, priority, cache_salt, timeout_s)
+        options = self._options(request_id, priority, cache_salt, on_tokens, timeout_s)
         stream = await self._submit(prompt_token_ids, params, options, is_whole=False)
         try:
             while True:
@@ -200,10 +211,11 @@ class AsyncEngine:
         request_id: RequestId | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        on_tokens: Callable[[int], None] | None = None,
         timeout_s: float | None = None,
     ) -> RequestOutput:
         """All completions, whole. Cancelling aborts the request; raises as `generate` does."""
-        options = self._options(request_id, priority, cache_salt, timeout_s)
+        options = self._options(request_id, priority, cache_salt, on_tokens, timeout_s)
         stream = await self._submit(prompt_token_ids, params, options, is_whole=True)
         try:
             await stream.news.wait()
@@ -252,14 +264,20 @@ class AsyncEngine:
                     return info
 
     def _options(
-        self, request_id: RequestId | None, priority: int, cache_salt: str, timeout_s: float | None
+        self,
+        request_id: RequestId | None,
+        priority: int,
+        cache_salt: str,
+        on_tokens: Callable[[int], None] | None,
+        timeout_s: float | None,
     ) -> Options:
         return Options(
             request_id=request_id or uuid.uuid4().hex,
             priority=priority,
             cache_salt=cache_salt,
-            timeout_s=timeout_s,
             eos_token_ids=self._eos_token_ids,
+            on_tokens=on_tokens,
+            deadline_s=None if timeout_s is None else self._clock() + timeout_s,
         )
 
     async def _submit(
@@ -271,6 +289,9 @@ class AsyncEngine:
         is_whole: bool,
     ) -> Stream:
         self.check_open()
+        if params.structured is not None and self._guard is not None:
+            await self._guard.check(params.structured)
+            self.check_open()
         name = options.request_id
         if self._requests.has(name, params.n):
             raise InvalidParameter(
@@ -283,7 +304,7 @@ class AsyncEngine:
             tokenizer=self.tokenizer,
             vocab_size=self.info.spec.vocab_size,
         )
-        stream = self._requests.add(submit, options.timeout_s, is_whole=is_whole)
+        stream = self._requests.add(submit, options, is_whole=is_whole)
         try:
             await self._link.send(submit)
         except BaseException:

@@ -18,6 +18,7 @@ from octavo.core.types import RequestId
 from octavo.front.deadlines import Deadlines
 from octavo.front.output import OutputProcessor, Processed
 from octavo.front.stream import Stream
+from octavo.front.submission import Options
 from octavo.front.waiting import Waiting
 from octavo.metrics.registry import EngineMetrics
 from octavo.tokenizer.tokenizer import Tokenizer
@@ -62,15 +63,17 @@ class InFlight:
         ending = self._ending
         return bool(ending) and any(fork_id(request_id, index) in ending for index in range(n))
 
-    def add(self, submit: Submit, timeout_s: float | None, *, is_whole: bool) -> Stream:
-        """Expects news of this request from now on, for ``timeout_s`` seconds at most."""
+    def add(self, submit: Submit, options: Options, *, is_whole: bool) -> Stream:
+        """Expects news of this request from now on, until its deadline at most."""
         name, now = submit.request_id, self._clock()
         self._outputs.add(name, submit.prompt_token_ids, submit.params, now)
-        stream = self._streams[name] = Stream(submit, now, is_whole=is_whole)
+        stream = self._streams[name] = Stream(
+            submit, now, is_whole=is_whole, on_tokens=options.on_tokens
+        )
         self.idle.clear()
         self.waiting.enter(name, submit.params.n, len(submit.prompt_token_ids))
-        if timeout_s is not None:
-            self._deadlines.set(name, now + timeout_s)
+        if options.deadline_s is not None:
+            self._deadlines.set(name, options.deadline_s)
         return stream
 
     def remove(self, request_id: RequestId) -> None:

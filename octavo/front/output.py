@@ -246,7 +246,9 @@ class OutputProcessor:
         if not token_ids and finish_reason is None and prompt_logprobs is None:
             return None
         # The token that ends the output is not part of the text, unless that was asked for.
-        hides_last = finish_reason == "stop" and not request.params.include_stop_str_in_output
+        hides_last = finish_reason == "stop" and not (
+            delta.keeps_last_token or request.params.include_stop_str_in_output
+        )
         text, num_counted = completion.decode(token_ids[:-1] if hides_last else token_ids)
         if completion.stop_string is not None:
             token_ids = token_ids[:num_counted]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from octavo.core.errors import EngineError
 from octavo.front.outputs import CompletionDelta, RequestOutput, joined
@@ -28,11 +29,19 @@ class Stream:
         "news",
         "num_prompt_tokens",
         "num_tokens",
+        "on_tokens",
         "output",
         "pending",
     )
 
-    def __init__(self, submit: Submit, arrival_s: float, *, is_whole: bool) -> None:
+    def __init__(
+        self,
+        submit: Submit,
+        arrival_s: float,
+        *,
+        is_whole: bool,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> None:
         self.n = submit.params.n
         self.num_prompt_tokens = len(submit.prompt_token_ids)
         self.arrival_s = arrival_s
@@ -40,6 +49,7 @@ class Stream:
         """Whether the client wants the output alone, not the pieces."""
         self.last_token_s: list[float | None] = [None] * self.n
         self.num_tokens = [0] * self.n
+        self.on_tokens = on_tokens
         self.pending: list[CompletionDelta] = []
         self.output: RequestOutput | None = None
         self.error: EngineError | None = None
@@ -74,6 +84,8 @@ class Stream:
                     metrics.observe_gap(now_s - before, count)
                 self.last_token_s[index] = now_s
                 self.num_tokens[index] += count
+                if self.on_tokens is not None:
+                    self.on_tokens(count)
             if delta.finish_reason is not None:
                 metrics.observe_finish(
                     FinishedCompletion(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from octavo.core.errors import InvalidParameter
@@ -32,8 +32,10 @@ class Options:
     priority: int
     cache_salt: str
     eos_token_ids: frozenset[TokenId]
-    timeout_s: float | None = None
-    """Seconds from the submission to the deadline, if there is one."""
+    on_tokens: Callable[[int], None] | None = None
+    """Told how many tokens have been generated since the last time."""
+    deadline_s: float | None = None
+    """When the request must be done, by the front end's clock, if there is such a time."""
 
 
 def make_submit(

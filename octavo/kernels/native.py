@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-# The compiled module uses OpenMP. It must find torch's runtime in the process when it is loaded:
-# two of them would each start a thread for every core.
 import torch
 
 from octavo.core import env

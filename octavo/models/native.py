@@ -79,6 +79,7 @@ class NativeDecoder:
         *,
         block_size: int,
         max_model_len: int,
+        num_threads: int,
         source: MatrixSource = as_loaded,
     ) -> None:
         self._source = source
@@ -86,7 +87,7 @@ class NativeDecoder:
         self.dtype = model.dtype
         self.device = model.device
         self._caches: Sequence[LayerCache] | None = None
-        self._model = native.extension().Model(isa, _config(model.spec, block_size))
+        self._model = native.extension().Model(isa, _config(model.spec, block_size, num_threads))
         for index, layer in enumerate(model.layers):
             self._take_layer(index, layer)
         self._take_ends(model)
@@ -179,7 +180,7 @@ def _for_kernels(matrix: Matrix) -> Any:
     return matrix.for_kernels() if isinstance(matrix, QuantizedMatrix) else matrix
 
 
-def _config(spec: ModelSpec, block_size: int) -> dict[str, float]:
+def _config(spec: ModelSpec, block_size: int, num_threads: int) -> dict[str, float]:
     attention = attention_spec(spec)
     return {
         "hidden_size": spec.hidden_size,
@@ -189,6 +190,7 @@ def _config(spec: ModelSpec, block_size: int) -> dict[str, float]:
         "num_kv_heads": spec.num_kv_heads,
         "head_dim": spec.head_dim,
         "block_size": block_size,
+        "num_threads": num_threads,
         "eps": spec.rms_norm_eps,
         "gelu": int(spec.activation == "gelu_tanh"),
         "window": attention.sliding_window or 0,

@@ -14,6 +14,7 @@ from octavo.core.errors import ExecutorError
 from octavo.core.params import SamplingParams
 from octavo.core.plan import BlockCopy, NewRequest
 from octavo.core.types import BlockId, RequestId, TokenId
+from octavo.grammar.matcher import Matcher
 from octavo.sampling.state import RequestSampling
 
 
@@ -54,8 +55,8 @@ class RequestTables:
             raise ExecutorError(f"the plan has a row for request {request_id!r}, never admitted")
         return seat
 
-    def admit(self, request: NewRequest) -> None:
-        """Gives a request a seat.
+    def admit(self, request: NewRequest, matcher: Matcher | None = None) -> Seat:
+        """Gives a request a seat, and the matcher of its structured output.
 
         Raises:
             ExecutorError: it has one already, all are taken, or it has too many tokens.
@@ -76,7 +77,7 @@ class RequestTables:
         index = self._free[-1]
         self.token_ids[index, :num_tokens] = request.token_ids
         prompt = request.num_prompt_tokens
-        self._seats[request.request_id] = Seat(
+        seat = self._seats[request.request_id] = Seat(
             index=index,
             num_prompt_tokens=prompt,
             num_known_tokens=num_tokens,
@@ -89,10 +90,12 @@ class RequestTables:
                 prompt_token_ids=request.token_ids[:prompt],
                 output_token_ids=request.token_ids[prompt:],
                 vocab_size=self._vocab_size,
+                matcher=matcher,
             ),
         )
         self._free.pop()  # not before: had anything failed, the seat would be lost
         self.extend_blocks(request.request_id, request.block_ids)
+        return seat
 
     def release(self, request_id: RequestId) -> None:
         """Frees a request's seat; one that has none is ignored (it never ran here)."""

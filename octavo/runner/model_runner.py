@@ -19,12 +19,15 @@ from torch import Tensor
 from octavo.attention.base import AttentionBackend, ForwardContext
 from octavo.core.errors import EngineError, ExecutorError
 from octavo.core.plan import (
+    NewRequest,
     RowResult,
     StepPlan,
     StepResult,
     StepTimes,
     TokenLogprobs,
 )
+from octavo.grammar.matcher import Matcher
+from octavo.grammar.store import GrammarStore
 from octavo.models.base import CausalModel
 from octavo.runner import kv_tensors
 from octavo.runner.buffers import RequestTables
@@ -32,6 +35,7 @@ from octavo.runner.device import Device
 from octavo.runner.input_batch import InputBatch, make_batch, prompt_targets
 from octavo.runner.memory import logits_rows
 from octavo.sampling.logprobs import prompt_logprobs
+from octavo.sampling.masks import MaskFiller
 from octavo.sampling.pipeline import Sampled, sample
 
 logger = logging.getLogger(__name__)
@@ -75,10 +79,18 @@ class _Stopwatch:
 
 
 class ModelRunner:
-    """Implements `octavo.core.protocols.Executor`."""
+    """Implements `octavo.core.protocols.Executor`.
+
+    Without ``grammars``, requests for structured output end with an error.
+    """
 
     def __init__(
-        self, model: CausalModel, backend: AttentionBackend, device: Device, limits: RunnerLimits
+        self,
+        model: CausalModel,
+        backend: AttentionBackend,
+        device: Device,
+        limits: RunnerLimits,
+        grammars: GrammarStore | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
@@ -92,6 +104,8 @@ class ModelRunner:
             vocab_size=model.spec.vocab_size,
         )
         self._logits_rows = logits_rows(model.spec.vocab_size)
+        self._grammars = grammars
+        self._masks = MaskFiller(device.num_threads)
         self._submitted: deque[StepPlan] = deque()
 
     def submit(self, plan: StepPlan) -> None:
@@ -143,9 +157,14 @@ class ModelRunner:
             torch.from_numpy(array).to(self._device.torch_device)
             for array in (batch.token_ids, batch.positions)
         )
+        masks = self._masks.start(
+            [self._tables[plan.rows[row].request_id].sampling for row in batch.sampled_rows]
+        )
         watch.lap("prepare")
         hidden = self._model(token_ids, positions, ctx)
         watch.lap("forward")
+        if masks is not None:
+            masks.result()
         faults: Faults = {}
         outputs = _Outputs(
             sampled=self._sample(batch, hidden, plan, watch),
@@ -167,7 +186,7 @@ class ModelRunner:
         for request_id in plan.released:
             self._tables.release(request_id)
         for request in plan.admitted:
-            _guarded(self._tables.admit, request, name=request.request_id, faults=faults)
+            _guarded(self._admit, request, name=request.request_id, faults=faults)
         for row in plan.rows:
             if row.request_id not in faults:
                 self._tables.extend_blocks(row.request_id, row.new_block_ids)
@@ -179,6 +198,19 @@ class ModelRunner:
             for cache in self._caches:
                 self._backend.copy_blocks(cache, pairs)
         return faults
+
+    def _admit(self, request: NewRequest) -> None:
+        """Gives a request its seat. Whatever its grammar does is its own affair."""
+        structured, matcher, fault = request.params.structured, None, None
+        if structured is not None and self._grammars is None:
+            fault = "this engine cannot constrain its output: leave out what asks for it"
+        elif structured is not None and self._grammars is not None:
+            output = request.token_ids[request.num_prompt_tokens :]
+            try:
+                matcher = self._grammars.matcher(structured, output)
+            except Exception as error:
+                fault = f"structured output is not possible: {error}"
+        self._tables.admit(request, matcher).sampling.fault = fault
 
     def _sample(
         self, batch: InputBatch, hidden: Tensor, plan: StepPlan, watch: _Stopwatch
@@ -236,8 +268,8 @@ class ModelRunner:
         request_id = plan.rows[index].request_id
         prompt = outputs.prompt.get(index, ())
         sampled = outputs.sampled.get(index)
-        if sampled is not None and sampled.error is None:
-            seat = self._tables[request_id]
+        seat = self._tables[request_id]
+        if sampled is not None and sampled.error is None and not sampled.is_complete:
             _guarded(
                 self._tables.append_token,
                 seat,
@@ -248,11 +280,14 @@ class ModelRunner:
         error = outputs.faults.get(request_id) or (sampled and sampled.error)
         if sampled is None or error is not None:
             return RowResult(request_id, prompt_logprobs=prompt, error=error)
+        if sampled.is_complete:
+            return RowResult(request_id, prompt_logprobs=prompt, is_complete=True)
         return RowResult(
             request_id,
             token_ids=(sampled.token_id,),
             logprobs=() if sampled.logprobs is None else (sampled.logprobs,),
             prompt_logprobs=prompt,
+            is_complete=_is_complete(seat.sampling.matcher),
         )
 
 
@@ -292,3 +327,7 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and (
         "can't allocate memory" in text or "not enough memory" in text
     )
+
+
+def _is_complete(matcher: Matcher | None) -> bool:
+    return matcher is not None and matcher.is_complete

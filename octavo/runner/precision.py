@@ -100,7 +100,12 @@ def _kv_dtype(config: EngineConfig, dtype: DtypeName, device: Device) -> KvDtype
 
 
 def pack(
-    config: EngineConfig, decoder: Decoder, kernels: KernelChoice, max_model_len: int
+    config: EngineConfig,
+    decoder: Decoder,
+    kernels: KernelChoice,
+    *,
+    max_model_len: int,
+    num_threads: int,
 ) -> tuple[CausalModel, AttentionBackend]:
     """The loaded model in the form that its kernels want, and the attention that goes with it."""
     block_size = config.cache.block_size
@@ -119,6 +124,7 @@ def pack(
         kernels.isa,
         block_size=block_size,
         max_model_len=max_model_len,
+        num_threads=num_threads,
         source=_matrix_source(kernels),
     )
     return model, NativeAttention(spec, placement, native.extension().width(kernels.isa))

@@ -132,9 +132,10 @@ def best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     values, ids = values.gather(-1, by_id), ids.gather(-1, by_id)
     by_value = torch.argsort(values, dim=-1, descending=True, stable=True)
     values, ids = values.gather(-1, by_value), ids.gather(-1, by_value)
-    # and which of those that equal the last one it takes.
+    # and which of those that equal the last one it takes. Nobody takes one that is ruled out.
     last = values[:, -1:]
     is_open = (logits == last).sum(-1) > (values == last).sum(-1)
+    is_open &= last[:, 0] > -torch.inf
     for row in torch.nonzero(is_open).flatten().tolist():
         order = torch.sort(logits[row], descending=True, stable=True)
         values[row], ids[row] = order.values[:count], order.indices[:count]

@@ -18,6 +18,7 @@ from octavo.sampling.state import RequestSampling
 from octavo.sampling.steps import (
     allowed,
     bad_words,
+    grammar,
     logit_bias,
     min_tokens,
     penalties,
@@ -31,9 +32,11 @@ class Sampled(NamedTuple):
     """What came of one row."""
 
     token_id: TokenId
-    """Meaningless if there is an error."""
+    """Meaningless if there is an error, or if the output is complete."""
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    is_complete: bool = False
+    """Whether the output ends without a token: it is whole, and nothing may follow."""
 
 
 class Step(NamedTuple):
@@ -44,6 +47,7 @@ class Step(NamedTuple):
 
 
 STEPS = (
+    Step(grammar.wants, grammar.apply),
     Step(allowed.wants, allowed.apply),
     Step(bad_words.wants, bad_words.apply),
     Step(min_tokens.wants, min_tokens.apply),
@@ -60,7 +64,8 @@ def sample(logits: Tensor, states: Sequence[RequestSampling]) -> list[Sampled]:
     """Picks a token for each row of ``logits [rows, vocab]``, float32; does not change them.
 
     A row whose logits are NaN, or rule every token out, or for which a step fails, gets an error;
-    the others are not touched. Nothing here changes a state, so that rows may be tried again.
+    the others are not touched. If a grammar lets its output end there, it is complete instead.
+    Nothing here changes a state, so that rows may be tried again.
     """
     try:
         return _sample(logits, states)
@@ -91,7 +96,8 @@ def _sample(logits: Tensor, states: Sequence[RequestSampling]) -> list[Sampled]:
             token_ids[row] = token_id
     logprobs = _logprobs(logits, token_ids, states)
     return [
-        Sampled(token_ids[row], logprobs.get(row), _fault(peaks[row])) for row in range(len(states))
+        _sampled(token_ids[row], logprobs.get(row), peaks[row], state)
+        for row, state in enumerate(states)
     ]
 
 
@@ -125,12 +131,28 @@ def _logprobs(
     return dict(zip(rows, found, strict=True))
 
 
-def _fault(peak: float) -> str | None:
+def _sampled(
+    token_id: TokenId, logprobs: TokenLogprobs | None, peak: float, state: RequestSampling
+) -> Sampled:
+    """An output that may end where nothing can be generated is complete; else that is an error."""
+    if peak == -np.inf and state.matcher is not None and state.matcher.is_accepting:
+        return Sampled(token_id, is_complete=True)
+    return Sampled(token_id, logprobs, _fault(peak, state))
+
+
+def _fault(peak: float, state: RequestSampling) -> str | None:
+    if state.fault is not None:
+        return state.fault
+    if state.matcher is not None and state.matcher.error is not None:
+        return f"structured output cannot go on: {state.matcher.error}"
     if np.isfinite(peak):
         return None
     if peak == -np.inf:
-        return (
-            "no token can be generated: allowed_token_ids, bad_words, min_tokens and logit_bias "
-            "rule out every one"
-        )
+        limits = "allowed_token_ids, bad_words, min_tokens and logit_bias"
+        if state.matcher is not None:
+            return (
+                f"no token can be generated: {limits} rule out every one that the structured "
+                "output allows next"
+            )
+        return f"no token can be generated: {limits} rule out every one"
     return f"the model's logits are not finite (largest: {peak})"

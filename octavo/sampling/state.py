@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
+from octavo.grammar.matcher import Matcher
 
 
 class RequestSampling:
@@ -19,6 +22,9 @@ class RequestSampling:
         "_prompt_token_ids",
         "_seen",
         "eos_token_ids",
+        "fault",
+        "mask",
+        "matcher",
         "output_token_ids",
         "params",
         "seed",
@@ -34,12 +40,19 @@ class RequestSampling:
         prompt_token_ids: Sequence[TokenId],
         output_token_ids: Sequence[TokenId],
         vocab_size: int,
+        matcher: Matcher | None = None,
     ) -> None:
         self.params = params
         self.seed = seed
         self.eos_token_ids = eos_token_ids
         self.output_token_ids = list(output_token_ids)
         self.vocab_size = vocab_size
+        self.matcher = matcher
+        """Where the output stands in its grammar, if it has one."""
+        self.mask: npt.NDArray[np.uint8] | None = None
+        """The tokens that the grammar allows next, one bit each: see `octavo.sampling.masks`."""
+        self.fault: str | None = None
+        """Why no token can be sampled for this request, whatever the logits."""
         self._prompt_token_ids = prompt_token_ids
         self._counts: Tensor | None = None
         self._seen: Tensor | None = None
@@ -52,6 +65,8 @@ class RequestSampling:
     def append(self, token_id: TokenId) -> None:
         """A token has been generated."""
         self.output_token_ids.append(token_id)
+        if self.matcher is not None:
+            self.matcher.consume((token_id,))
         if self._counts is not None:
             self._counts[token_id] += 1
         if self._seen is not None:

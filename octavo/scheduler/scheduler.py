@@ -10,6 +10,7 @@ only has to compute them again, and most of its full blocks will still be in the
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import count
 
 from octavo.core.config import SchedulerConfig
@@ -296,12 +297,15 @@ class Scheduler:
         for num_kept, token in enumerate(outcome.token_ids, 1):
             request.output_token_ids.append(token)
             self.counters.num_generated_tokens += 1
-            stop = check_stop(request, self._max_model_len)
+            is_last = outcome.is_complete and num_kept == len(outcome.token_ids)
+            stop = check_stop(request, self._max_model_len, is_complete=is_last)
             if stop is not None:
                 outcome = outcome._replace(
                     token_ids=outcome.token_ids[:num_kept], logprobs=outcome.logprobs[:num_kept]
                 )
                 return self._end(request, stop, outcome)
+        if outcome.is_complete:
+            return self._end(request, Stop("stop", keeps_token=True), outcome)
         # The first piece of a prompt is news: the request has left the line.
         if not outcome.token_ids and not outcome.prompt_logprobs and request.is_announced:
             return None
@@ -331,9 +335,10 @@ class Scheduler:
             self._waiting.remove(name, self._ranks[name])
         self._let_siblings_go(name)
         request.state = RequestState.FINISHED
-        request.finish_reason, request.stop_reason = stop
+        request.finish_reason, request.stop_reason = stop.finish_reason, stop.stop_reason
         del self._requests[name], self._ranks[name]
-        return client_delta(request, outcome or RowResult(name), error)
+        delta = client_delta(request, outcome or RowResult(name), error)
+        return replace(delta, keeps_last_token=True) if stop.keeps_token else delta
 
     def _leave(self, request: Request) -> None:
         """Gives back everything that a running request holds, here and at the executor."""

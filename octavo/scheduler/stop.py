@@ -14,10 +14,12 @@ class Stop(NamedTuple):
     finish_reason: FinishReason
     stop_reason: TokenId | None = None
     """The stop token, unless it is the model's own end of sequence."""
+    keeps_token: bool = False
+    """Whether the last token belongs to the text, although the output has stopped."""
 
 
-def check_stop(request: Request, max_model_len: int) -> Stop | None:
-    """Looks at the last token generated.
+def check_stop(request: Request, max_model_len: int, *, is_complete: bool = False) -> Stop | None:
+    """Looks at the last token generated; ``is_complete`` if nothing can follow it.
 
     ``min_tokens`` holds back stop tokens, never a limit on length.
     """
@@ -28,6 +30,8 @@ def check_stop(request: Request, max_model_len: int) -> Stop | None:
             return Stop("stop")
         if token in params.stop_token_ids:
             return Stop("stop", token)
+    if is_complete:
+        return Stop("stop", keeps_token=True)
     if params.max_tokens is not None and num_output >= params.max_tokens:
         return Stop("length")
     if request.num_known_tokens >= max_model_len:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo import __version__
 from octavo.metrics.registry import CONTENT_TYPE
-from octavo.server import errors
+from octavo.server import docs_page, errors
+from octavo.server.access.guard import Guard
 from octavo.server.body import JsonRoute
 from octavo.server.errors import body_of, json_response, retry_after
 from octavo.server.openai import chat, completions, models, tokenize
@@ -14,17 +17,63 @@ from octavo.server.state import ServerState, state_of
 
 router = APIRouter(route_class=JsonRoute)
 
+_EXPOSED = (
+    "Retry-After",
+    *(
+        f"X-RateLimit-{what}-{kind}"
+        for kind in ("Requests", "Tokens")
+        for what in ("Limit", "Remaining", "Reset")
+    ),
+)
+"""Headers that pages of other sites may read."""
+
 
 def create_app(state: ServerState) -> FastAPI:
     """An ASGI application that serves one engine."""
     app = FastAPI(
-        title="Octavo", version=__version__, description="The OpenAI API, served locally."
+        title="Octavo",
+        version=__version__,
+        description="The OpenAI API, served locally.",
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.server = state
     errors.install(app)
-    for part in (router, chat.router, completions.router, models.router, tokenize.router):
+    parts = (router, chat.router, completions.router, models.router, tokenize.router)
+    for part in (*parts, docs_page.router):
         app.include_router(part)
+    _install_access(app, state)
     return app
+
+
+def _install_access(app: FastAPI, state: ServerState) -> None:
+    access, config = state.access, state.config.security
+    if access.needs_key or access.hides_metrics:
+        app.add_middleware(Guard, access=access)
+    if config.allowed_origins:  # last, so outermost: refusals can be read by pages, too
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.allowed_origins,
+            allow_methods=config.allowed_methods,
+            allow_headers=config.allowed_headers,
+            allow_credentials=config.allow_credentials,
+            expose_headers=_EXPOSED,
+        )
+    if state.config.root_path:
+        app.add_middleware(_RootPath, root_path=state.config.root_path)
+
+
+class _RootPath:
+    """Names the path that a proxy offers the server under. Routing takes it off where it is; a
+    server would put it before every path, even where the proxy has left it."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        await self._app({**scope, "root_path": self._root_path}, receive, send)
 
 
 @router.get("/health", response_model=None)

@@ -20,8 +20,8 @@ from octavo.core.errors import InvalidParameter
 from octavo.server.complaints import complaint
 from octavo.server.errors import BodyTooLarge, error_response
 from octavo.server.sse import ClientGone
+from octavo.server.state import state_of
 
-MAX_BODY_BYTES = 64 << 20
 _CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that left; nobody reads it
 
 
@@ -63,16 +63,24 @@ class JsonRoute(APIRoute):
 
 async def _read(request: Request) -> Request:
     _check_content_type(request.headers.get("content-type"))
+    limit = state_of(request).config.limits.max_request_bytes
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > limit:
+        raise _too_large(f"{announced} bytes", limit)
     chunks, size = [], 0
     async for chunk in request.stream():
         chunks.append(chunk)
         size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise BodyTooLarge(f"the body is larger than {MAX_BODY_BYTES >> 20} MiB: send less")
+        if size > limit:
+            raise _too_large("larger", limit)
     read = _ReadRequest(request.scope, request.receive)
     read.raw = b"".join(chunks)
     read.value = decode_json(read.raw)
     return read
+
+
+def _too_large(what: str, limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is {what}, but this server takes {limit} bytes: send less")
 
 
 def decode_json(raw: bytes) -> Any:

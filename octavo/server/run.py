@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import resource
 import signal
 import socket
+import ssl
+import stat
 from collections.abc import Callable
 
 import uvicorn
@@ -20,6 +24,7 @@ from fastapi import FastAPI
 from octavo.core.config import ServerConfig
 from octavo.core.errors import ConfigError
 from octavo.front.async_engine import AsyncEngine
+from octavo.server.http_protocol import limited_protocol
 
 _BACKLOG = 2048
 _LAST_WORDS_S = 5
@@ -36,6 +41,8 @@ def bind(config: ServerConfig) -> socket.socket:
     Raises:
         ConfigError: the address cannot be used.
     """
+    if config.uds is not None:
+        return _bind_path(config.uds)
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,21 +79,61 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def _bind_path(path: str) -> socket.socket:
+    """A socket in the file system; one that nobody listens on any more makes way for it."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_left_behind(path):
+            os.unlink(path)
+        sock.bind(path)
+    except OSError as error:
+        sock.close()
+        reason = error.strerror or error
+        raise ConfigError(
+            f"cannot listen on the Unix socket {path!r}: {reason}; choose another --uds"
+        ) from error
+    return sock
+
+
+def _is_left_behind(path: str) -> bool:
+    if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(path) == errno.ECONNREFUSED
+
+
+def address(sock: socket.socket, config: ServerConfig) -> str:
+    """Where clients find the server, for people."""
+    if sock.family == socket.AF_UNIX:
+        return f"unix socket {config.uds}, {config.root_path}/v1"
+    scheme = "http" if config.security.ssl_certfile is None else "https"
+    host, port = sock.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{host}:{port}{config.root_path}/v1"
+
+
 def listen(sock: socket.socket) -> None:
     """From now on clients may connect; they wait until `serve` answers."""
     sock.listen(_BACKLOG)
 
 
-def _uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
+def _uvicorn_config(
+    app: FastAPI, config: ServerConfig, tls: ssl.SSLContext | None
+) -> uvicorn.Config:
     settings = uvicorn.Config(
         app,
         log_config=None,
         log_level="warning",
+        http=limited_protocol(config.limits),
+        ws="none",
+        timeout_keep_alive=config.limits.keep_alive_timeout_s,
         access_log=config.access_log,
         lifespan="off",
         backlog=_BACKLOG,
         timeout_graceful_shutdown=_LAST_WORDS_S,
     )
+    settings.load()
+    settings.ssl = tls
     if config.access_log:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     return settings
@@ -106,17 +153,19 @@ async def serve(
     sock: socket.socket,
     config: ServerConfig,
     notify: Callable[[str], None],
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     """Serves until a signal, then drains and returns.
 
     Args:
         sock: from `bind`; closed in the end.
         notify: told in a sentence what is being waited for.
+        tls: what to serve HTTPS with, from `octavo.server.tls`.
 
     Raises:
         EngineError: the engine is gone for good, and clients have been told.
     """
-    server = _Server(_uvicorn_config(app, config))
+    server = _Server(_uvicorn_config(app, config, tls))
     stop = asyncio.Event()
     now = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -149,6 +198,9 @@ async def serve(
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+        if config.uds is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(config.uds)
 
 
 async def _drain(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 from fastapi import Request
 
@@ -12,6 +13,9 @@ from octavo.core.config import ServerConfig
 from octavo.core.errors import InvalidParameter
 from octavo.core.types import TokenId
 from octavo.front.async_engine import AsyncEngine
+from octavo.server.access.control import Access
+from octavo.server.access.limits import Account
+from octavo.server.access.tenant import TenantEngine
 from octavo.server.errors import UnknownModel
 from octavo.tokenizer.chat_template import ChatTemplate
 
@@ -27,6 +31,7 @@ class ServerState:
     generation_defaults: dict[str, float | int]
     """Sampling parameters that the model recommends."""
     chat_template: ChatTemplate
+    access: Access
     started: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -65,6 +70,14 @@ class ServerState:
 
 
 def state_of(request: Request) -> ServerState:
-    """The server that a request came to."""
+    """The server that a request came to, as the tenant who sent it sees it.
+
+    Endpoints take the engine from here and from nowhere else: what they ask of it is then salted
+    and charged by the tenant's rules.
+    """
     state: ServerState = request.app.state.server
-    return state
+    account: Account | None = request.scope.get("state", {}).get("account")
+    if account is None or not (account.has_rates or state.access.isolates_caches):
+        return state
+    engine = TenantEngine(state.engine, account, isolates_caches=state.access.isolates_caches)
+    return replace(state, engine=cast(AsyncEngine, engine))

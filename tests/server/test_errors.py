@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -13,6 +13,8 @@ from support.fake_engine import Script
 from support.http_client import Client, error_of
 
 from octavo.core import errors as core_errors
+from octavo.core.access_config import LimitsConfig
+from octavo.core.config import ServerConfig
 from octavo.core.errors import EngineError
 from octavo.core.plan import RequestDelta
 from octavo.server.errors import TABLE, error_body, kind_of
@@ -90,14 +92,22 @@ def test_bodies_that_say_that_they_are_json(within: Within, kind: str) -> None:
     within(scenario)
 
 
-def test_a_body_that_is_too_large(within: Within, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("octavo.server.body.MAX_BODY_BYTES", 1 << 20)
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_that_is_too_large(within: Within, announced: bool) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b'{"prompt": "' + b"a" * 1500
+        yield b'"}'
 
     async def scenario(client: Client) -> None:
-        error = await client.refused(COMPLETIONS, {"prompt": "a" * (1 << 20)}, 413)
-        assert "1 MiB" in error["message"]
+        kind = {"content-type": "application/json"}
+        raw = b"".join([piece async for piece in pieces()]) if announced else pieces()
+        error = error_of(await client.http.post(COMPLETIONS, content=raw, headers=kind), 413)
+        assert "1500 bytes" in error["message"]
+        assert error["code"] == "request_too_large"
+        await client.complete(prompt="a", max_tokens=1)
 
-    within(scenario)
+    config = ServerConfig(limits=LimitsConfig(max_request_bytes=1500))
+    within(scenario, config=config)
 
 
 def test_numbers_that_are_too_large_for_json(within: Within) -> None:
@@ -226,7 +236,6 @@ NOT_OFFERED: dict[str, Any] = {
     "prompt_cache_options": {"mode": "explicit"},
     "prompt_cache_retention": "24h",
     "reasoning_effort": "high",
-    "response_format": {"type": "json_object"},
     "service_tier": "flex",
     "store": True,
     "suffix": "x",

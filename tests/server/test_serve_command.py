@@ -278,3 +278,61 @@ def test_a_signal_while_the_model_loads(model: str, tmp_path: Path, number: sign
         assert status == 128 + number
         assert "Traceback" not in serving.said
         serving.check_nothing_is_left()
+
+
+def test_keys_come_and_go(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("alice:sk-first\n")
+    monkeypatch.setenv("OCTAVO_API_KEY", "sk-env")
+    flags = ["--api-key-file", str(keys), "--api-key", "sk-flag", "--access-log"]
+    with launched(model, tmp_path / "t", *flags, "--cache-isolation", "key") as serving:
+        serving.start()
+        assert "3 API keys" in serving.said
+
+        def status(key: str) -> int:
+            headers = {"Authorization": f"Bearer {key}"}
+            body = {"prompt": "a", "max_tokens": 1}
+            url = f"{serving.url}/v1/completions"
+            return httpx.post(url, json=body, headers=headers, timeout=WAIT_S).status_code
+
+        def eventually(key: str, wanted: int) -> None:
+            deadline = time.monotonic() + WAIT_S
+            while status(key) != wanted:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+        for key in ("sk-first", "sk-flag", "sk-env"):
+            assert status(key) == 200
+        assert status("sk-second") == 401
+        assert httpx.get(f"{serving.url}/health").status_code == 200
+        keys.write_text("alice:sk-second\n")
+        serving.process.send_signal(signal.SIGHUP)
+        eventually("sk-second", 200)
+        assert status("sk-first") == 401
+        keys.write_text("alice:sk third\n")
+        serving.process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert status("sk-second") == 200
+        serving.process.send_signal(signal.SIGTERM)
+        assert serving.end() == 0
+        assert "reload, API keys: all stays as before" in serving.said
+        assert "line 1: word 2 is no limit" in serving.said
+        assert "401" in serving.said  # the access log
+        assert "sk-" not in serving.said and "third" not in serving.said
+        serving.check_nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--api-key-file", "/nowhere/keys"], "api_key_file /nowhere/keys: No such file"),
+        (["--ssl-certfile", "/nowhere/cert"], "ssl_certfile /nowhere/cert: No such file"),
+        (["--cache-isolation", "key"], "there are no API keys"),
+        (["--allowed-origins", "example.com"], "allowed_origins has 'example.com'"),
+    ],
+)
+def test_what_is_said_before_a_model_is_loaded(tmp_path: Path, flags: list[str], said: str) -> None:
+    with launched("/no/such/model", tmp_path / "t", *flags) as serving:
+        assert serving.end() == 1
+        assert said in serving.said
+        assert "model" not in serving.said

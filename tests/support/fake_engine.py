@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,10 +24,12 @@ from octavo.core.config import ServerConfig
 from octavo.core.errors import EngineDead
 from octavo.core.info import EngineInfo
 from octavo.core.plan import RequestDelta, TokenLogprobs
+from octavo.core.protocols import Clock
 from octavo.core.request import fork_id
-from octavo.front.async_engine import AsyncEngine
+from octavo.front.async_engine import AsyncEngine, Guard
 from octavo.metrics.registry import EngineMetrics
 from octavo.metrics.stats import CacheStats, StepStats
+from octavo.server.access.control import Access
 from octavo.server.app import create_app
 from octavo.server.state import ServerState
 from octavo.tokenizer.chat_template import ChatTemplate
@@ -220,6 +223,8 @@ async def served(
     max_model_len: int = MAX_MODEL_LEN,
     config: ServerConfig | None = None,
     generation_defaults: dict[str, float | int] | None = None,
+    guard: Guard | None = None,
+    clock: Clock = time.monotonic,
 ) -> AsyncIterator[Served]:
     """The application over a started front end; over the script if no ``link`` is given."""
     script = script or Script()
@@ -231,11 +236,14 @@ async def served(
         eos_token_ids=frozenset({EOS}),
         metrics=EngineMetrics(MODEL),
         clock=asyncio.get_running_loop().time,
+        guard=guard,
     )
     await engine.start()
+    config = config or ServerConfig()
     state = ServerState(
         engine=engine,
-        config=config or ServerConfig(),
+        config=config,
+        access=Access(config.security, config.limits, clock),
         model_names=(MODEL, "alias/of echo"),
         generation_defaults=generation_defaults or {},
         chat_template=ChatTemplate(template, tokenizer.special_tokens),

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar, cast
 
 from msgspec import UNSET, UnsetType
 
-from octavo.core.errors import ExecutorError, InvalidParameter, UnsupportedParameter
+from octavo.core.errors import (
+    ExecutorError,
+    InvalidParameter,
+    RequestError,
+    UnsupportedParameter,
+)
 from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
 from octavo.front.outputs import CompletionDelta, DecodedLogprob, RequestOutput
@@ -70,12 +75,13 @@ class Job:
         """All prompts' outputs, in order. The first error ends all of them."""
         self._check_in()
         engine = self.state.engine
-        outputs = await _all(
-            [
-                engine.complete(prompt, self.params, **self._options(number))
-                for number, prompt in enumerate(self.prompts)
-            ]
-        )
+        with _named_as_sent(self.body):
+            outputs = await _all(
+                [
+                    engine.complete(prompt, self.params, **self._options(number))
+                    for number, prompt in enumerate(self.prompts)
+                ]
+            )
         for output in outputs:
             for completion in output.outputs:
                 if completion.error is not None:
@@ -90,12 +96,25 @@ class Job:
             cast(Stream, engine.generate(prompt, self.params, **self._options(number)))
             for number, prompt in enumerate(self.prompts)
         ]
-        async with aclosing(_merge(streams)) as merged:
-            async for news in merged:
-                for delta in news[1]:
-                    if delta.error is not None:
-                        raise ExecutorError(delta.error)
-                yield news
+        with _named_as_sent(self.body):
+            async with aclosing(_merge(streams)) as merged:
+                async for news in merged:
+                    for delta in news[1]:
+                        if delta.error is not None:
+                            raise ExecutorError(delta.error)
+                    yield news
+
+
+@contextmanager
+def _named_as_sent(body: SamplingBody) -> Iterator[None]:
+    """Calls the form of the output in an error what the client called it."""
+    try:
+        yield
+    except RequestError as error:
+        if error.param == "structured":
+            is_newer = body.structured_outputs is not None
+            error.param = "structured_outputs" if is_newer else "response_format"
+        raise
 
 
 def check_options(body: SamplingBody, state: ServerState) -> None:

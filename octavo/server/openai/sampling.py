@@ -10,6 +10,7 @@ from octavo.core.errors import ContextTooLong, InvalidParameter
 from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
 from octavo.server.openai.schemas import SamplingBody
+from octavo.server.openai.structured import wanted_form
 from octavo.server.state import ServerState
 from octavo.tokenizer.bad_words import with_bad_words
 
@@ -17,7 +18,7 @@ MAX_COMPLETIONS = 1024
 """Of one HTTP request, over all its prompts."""
 
 _SPECIAL = frozenset(
-    {"logprobs", "prompt_logprobs", "max_tokens", "logit_bias", "bad_words_token_ids"}
+    {"logprobs", "prompt_logprobs", "max_tokens", "logit_bias", "bad_words_token_ids", "structured"}
 )
 _SAME_NAME = tuple(item.name for item in fields(SamplingParams) if item.name not in _SPECIAL)
 _MAX_ID_DIGITS = 10
@@ -60,6 +61,7 @@ def sampling_params(
         logprobs=logprobs[1],
         prompt_logprobs=prompt_logprobs,
         logit_bias=_logit_bias(body.logit_bias or {}),
+        structured=wanted_form(body),
     )
     if params.n * len(prompts) > MAX_COMPLETIONS:
         raise InvalidParameter(

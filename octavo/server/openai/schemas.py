@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -20,7 +21,6 @@ _NOT_YET: dict[str, tuple[Any, ...]] = {
     "prompt_cache_options": ({"mode": "implicit"},),
     "prompt_cache_retention": ("in_memory", "in-memory"),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
@@ -30,6 +30,20 @@ _NOT_YET: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 """Parameters of the OpenAI API that are not offered, and values that ask for nothing."""
+
+_OLDER_NAMES = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+}
+"""What other servers once had at the top level, and now below ``structured_outputs``."""
+
+
+@cache
+def _field_names(body: type[BaseModel]) -> frozenset[str]:
+    """Fields as clients write them."""
+    return frozenset(field.alias or name for name, field in body.model_fields.items())
 
 
 class _Body(BaseModel):
@@ -42,10 +56,15 @@ class _Body(BaseModel):
     def _refuse_by_name(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        others = [name for name in data if name not in cls.model_fields]
+        known = _field_names(cls)
+        others = [name for name in data if name not in known]
         for name in others:
+            if name in _OLDER_NAMES:
+                raise unsupported(
+                    name, f"is an older name: use structured_outputs with {_OLDER_NAMES[name]!r}"
+                )
             if name not in cls.unsupported:
-                raise unknown(name, cls.model_fields)
+                raise unknown(name, known)
             if data[name] is not None and data[name] not in cls.unsupported[name]:
                 raise unsupported(name)
         return {name: data[name] for name in data if name not in others} if others else data
@@ -62,6 +81,11 @@ def _prompt_form(value: Any) -> str | None:
     if isinstance(first, list):
         return "~prompts"
     return "~tokens" if isinstance(first, int) else _text_or_list(value)
+
+
+def _schema_form(value: Any) -> str | None:
+    forms = {str: "~text", bool: "~bool", dict: "~object"}
+    return forms.get(type(value))
 
 
 def _form(choose: Callable[[Any], str | None], wanted: str) -> Discriminator:
@@ -91,6 +115,52 @@ class StreamOptions(_Body):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+class JsonSchema(_Body):
+    """A schema that the answer must satisfy."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
+    description: str | None = Field(None, description="Has no effect: say it in the prompt.")
+    schema_: dict[str, Any] | None = Field(
+        None, alias="schema", description="Any JSON object if it is left out."
+    )
+    strict: bool | None = Field(
+        None, description="Has no effect: the schema is enforced in any case."
+    )
+
+
+class ResponseFormat(_Body):
+    """The form of the answer, as the OpenAI API has it."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(_Body):
+    """The form of the answer, as vLLM has it: exactly one of these."""
+
+    unsupported = {
+        "disable_additional_properties": (False,),
+        "disable_any_whitespace": (False,),
+        "disable_fallback": (False,),
+        "structural_tag": (),
+        "whitespace_pattern": (),
+    }
+
+    json_: (
+        Annotated[
+            Annotated[str, Tag("~text")]
+            | Annotated[bool, Tag("~bool")]
+            | Annotated[dict[str, Any], Tag("~object")],
+            _form(_schema_form, "a JSON schema, as an object or as text"),
+        ]
+        | None
+    ) = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = Field(None, description="For Lark, or in GBNF.")
+    json_object: bool | None = None
 
 
 class SamplingBody(_Body):
@@ -126,6 +196,8 @@ class SamplingBody(_Body):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     allowed_token_ids: list[int] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     bad_words: list[str] | None = None
     prompt_logprobs: int | None = None
     priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
 import pytest
 
 from octavo.cli.options import add_config_options, given_options, parse_size
 from octavo.cli.sampling import ENGINE_PARTS
-from octavo.core.config import ServerConfig
-from octavo.core.options import field_docs
+from octavo.cli.serve import SERVER_PARTS
+from octavo.core.options import field_docs, part_fields
 
-PARTS = (*ENGINE_PARTS, ServerConfig)
+PARTS = (*ENGINE_PARTS, *SERVER_PARTS)
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def parser():
 def test_every_field_has_a_flag_with_its_sentence(parser):
     flags = {flag: action for action in parser._actions for flag in action.option_strings}
     for part in PARTS:
-        for item in dataclasses.fields(part):
+        for item, _, _ in part_fields(part):
             action = flags[f"--{item.name.replace('_', '-')}"]
             assert action.help.startswith(field_docs(part)[item.name].replace("%", "%%"))
     assert flags["--gpu-memory-utilization"] is flags["--memory-utilization"]
@@ -45,6 +44,15 @@ def test_only_what_was_given_comes_back(parser):
         "dtype": "bfloat16",
         "seed": 3,
     }
+
+
+def test_lists(parser):
+    line = "--api-key a --api-key b:c model --allowed-origins x y --allowed-origins z"
+    parser.add_argument("model")
+    args = parser.parse_args(line.split())
+    assert args.model == "model"
+    given = given_options(args, *PARTS)
+    assert (given["api_key"], given["allowed_origins"]) == (("a", "b:c"), ("x", "y", "z"))
 
 
 @pytest.mark.parametrize(

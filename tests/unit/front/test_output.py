@@ -72,6 +72,15 @@ def test_streamed_text_is_the_whole_text(
     assert client.aborts == []
 
 
+def test_the_last_token_is_text_if_the_output_stopped_for_want_of_more(
+    tokenizer: Tokenizer,
+) -> None:
+    ends = {"finish_reason": "stop"}
+    assert Client(tokenizer).run("the fox", **ends).outputs[0].text == "the"
+    whole = Client(tokenizer).run("the fox", keeps_last_token=True, **ends)
+    assert whole.outputs[0].text == "the fox"
+
+
 def test_the_whole_output(tokenizer: Tokenizer) -> None:
     client = Client(tokenizer)
     client.send(_delta("r", num_cached_tokens=2, queue_s=0.25), now_s=10.5)

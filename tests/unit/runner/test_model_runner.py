@@ -8,7 +8,7 @@ from support.stepping import GREEDY, Stepper, make_runner
 from support.tiny_models import tiny_decoder, tiny_spec
 
 from octavo.core.errors import ExecutorError
-from octavo.core.params import SamplingParams
+from octavo.core.params import SamplingParams, Structured
 from octavo.core.plan import BlockCopy, ScheduledRequest, StepPlan
 from octavo.runner import memory
 
@@ -208,3 +208,13 @@ def test_plan_without_rows_releases(model):
     assert stepper.step({}) == {}
     stepper.add("b", prompt_of(3))
     assert stepper.step({"b": 3})["b"].token_ids
+
+
+def test_without_grammars_structured_output_is_an_error_of_its_own(model, expected):
+    stepper = Stepper(make_runner(model), block_size=16)
+    stepper.add("17", prompt_of(17))
+    params = SamplingParams(temperature=0, structured=Structured.regex("a"))
+    stepper.add("shaped", prompt_of(5), params=params)
+    rows = stepper.step({"17": 17, "shaped": 5})
+    assert "cannot constrain" in rows["shaped"].error and rows["shaped"].token_ids == ()
+    assert rows["17"].token_ids == tuple(expected["17"][:1])

@@ -255,3 +255,98 @@ def test_extreme_shares_stay_inside():
         for u in (0.0, 0.5, 1 - 2**-53)
     ]
     assert picks == [1, 2, 2]
+
+
+class FakeMatcher:
+    """The part of a matcher that sampling looks at."""
+
+    def __init__(self, *, error=None, accepting=False):
+        self.error, self.is_accepting = error, accepting
+
+
+def constrained(allowed, *, matcher=None, **params):
+    """A state whose grammar allows these tokens next."""
+    one = state(**params)
+    one.matcher = matcher or FakeMatcher()
+    bits = np.zeros(64, np.uint8)
+    bits[list(allowed)] = 1
+    one.mask = np.packbits(bits, bitorder="little")
+    return one
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_only_what_the_grammar_allows_is_sampled(temperature):
+    logits = logits_of(0, rows=64)
+    rng = random.Random(0)
+    sets = [rng.sample(range(VOCAB), 1 + row % 9) for row in range(64)]
+    states = [constrained(sets[row], seed=row, temperature=temperature) for row in range(64)]
+    found = sample(logits, states)
+    for row, one in enumerate(found):
+        assert one.error is None and one.token_id in sets[row]
+        if temperature == 0:
+            assert one.token_id == max(sets[row], key=lambda i: logits[row, i].item())
+
+
+def test_other_parameters_work_within_the_grammar():
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 4], logits[0, 5], logits[0, EOS] = 9.0, 5.0, 7.0
+
+    def token(*allowed, output=(), **params):
+        (found,) = sample(logits, [constrained(allowed, output=output, temperature=0, **params)])
+        assert found.error is None and not found.is_complete
+        return found.token_id
+
+    assert token(5, 6) == 5
+    assert token(5, 6, logit_bias={4: 100.0, 6: 6.0}) == 6
+    assert token(5, 6, allowed_token_ids=[4, 6]) == 6
+    assert token(5, 6, bad_words_token_ids=((5,),)) == 6
+    assert token(5, 6, frequency_penalty=2.0, output=[5, 5, 5]) == 6
+    assert token(5, EOS) == EOS
+    assert token(5, EOS, min_tokens=3) == 5
+    assert token(5, 6, repetition_penalty=0.01, prompt=[4]) == 5
+
+
+def test_log_probabilities_know_nothing_of_grammars():
+    logits = logits_of(2)
+    (free,) = sample(logits, [state(temperature=0, logprobs=3)])
+    forced = constrained([9], temperature=0, logprobs=3)
+    (found,) = sample(logits, [forced])
+    assert free.token_id != found.token_id == 9 and found.logprobs.top == free.logprobs.top
+    assert found.logprobs.logprob < free.logprobs.logprob
+
+
+def test_where_nothing_is_left_the_output_is_complete_or_in_error():
+    logits = logits_of(0, rows=5)
+    logits[4] = math.nan
+    states = [
+        constrained([5], matcher=FakeMatcher(accepting=True), bad_words_token_ids=((5,),)),
+        constrained([5], bad_words_token_ids=((5,),)),
+        constrained([5], matcher=FakeMatcher(error="lost its way")),
+        constrained([5], matcher=FakeMatcher(accepting=True)),
+        constrained(range(VOCAB), matcher=FakeMatcher(accepting=True)),
+    ]
+    found = sample(logits, states)
+    assert [one.is_complete for one in found] == [True, False, False, False, False]
+    assert found[0].error is None and found[0].logprobs is None
+    assert "structured output allows next" in found[1].error
+    assert found[2].error == "structured output cannot go on: lost its way"
+    assert (found[3].error, found[3].token_id) == (None, 5)
+    assert "not finite" in found[4].error
+
+
+def test_a_state_with_a_fault_samples_nothing():
+    broken = state()
+    broken.fault = "never had a chance"
+    (found, fine) = sample(logits_of(0, rows=2), [broken, state()])
+    assert found.error == "never had a chance" and fine.error is None
+
+
+def test_candidates_are_found_quickly_where_most_is_ruled_out(monkeypatch):
+    """Tokens that are ruled out are equal in rank, but nobody needs to know which come first."""
+    logits = logits_of(0, vocab=5000)
+    wanted = constrained([], top_k=5, seed=1, vocab=5000)
+    wanted.mask = np.packbits(np.arange(5000) < 20, bitorder="little")
+    (expected,) = sample(logits, [wanted])
+    monkeypatch.setattr(torch, "sort", None)
+    (found,) = sample(logits, [wanted])
+    assert found.token_id == expected.token_id < 20

@@ -9,7 +9,7 @@ from octavo.scheduler.stop import Stop, check_stop
 EOS = 9
 
 
-def stop(output, *, prompt=3, max_model_len=100, **params):
+def stop(output, *, prompt=3, max_model_len=100, is_complete=False, **params):
     request = Request(
         request_id="a",
         prompt_token_ids=(1,) * prompt,
@@ -18,7 +18,7 @@ def stop(output, *, prompt=3, max_model_len=100, **params):
         eos_token_ids=frozenset({EOS}),
     )
     request.output_token_ids = output
-    return check_stop(request, max_model_len)
+    return check_stop(request, max_model_len, is_complete=is_complete)
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,15 @@ def stop(output, *, prompt=3, max_model_len=100, **params):
 )
 def test_stop(output, options, expected):
     assert stop(output, **options) == expected
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"max_tokens": 2}, {"min_tokens": 9}, {"max_model_len": 5}]
+)
+def test_what_nothing_can_follow_has_stopped_and_keeps_its_token(options):
+    assert stop([1, 2], is_complete=True, **options) == Stop("stop", keeps_token=True)
+
+
+def test_a_stop_token_that_completes_the_output_is_still_one():
+    assert stop([1, EOS], is_complete=True) == Stop("stop")
+    assert stop([1, 5], is_complete=True, stop_token_ids=[5]) == Stop("stop", 5)

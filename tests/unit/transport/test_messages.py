@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.core.config import EngineConfig
-from octavo.core.params import SamplingParams
+from octavo.core.params import SamplingParams, Structured
 from octavo.transport.messages import FromEngine, ToEngine
 
 IDS = st.integers(0, 2**31 - 1)
@@ -30,6 +30,8 @@ PARAMS: dict[str, st.SearchStrategy[Any]] = {
     "frequency_penalty": st.floats(-2, 2),
     "logit_bias": st.dictionaries(IDS, st.floats(-100, 100)),
     "allowed_token_ids": st.none() | st.lists(IDS, min_size=1),
+    "structured": st.none()
+    | st.builds(Structured, st.sampled_from(["json", "regex", "choice", "grammar"]), TEXT),
     "bad_words": WORDS,
     "bad_words_token_ids": st.lists(st.lists(IDS, min_size=1).map(tuple)).map(tuple),
     "stop": WORDS,

@@ -1,24 +1,23 @@
-"""Where a step's time goes: decode rows of a given context, by batch size. Prints JSON lines.
+"""Where a step's time goes: decode rows of a given context, by batch size.
 
-``bound_ms`` is weight bytes and K/V read, over the read bandwidth that this machine shows in the
-same run (a sum over a large array): no step can be quicker while decoding is bound by memory.
+``bound_ms`` is weight bytes and K and V read, over the read bandwidth that this machine shows in
+the same run (a sum over a large array): no step can be quicker while decoding is bound by memory.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from typing import Any
 
 import torch
 
-from octavo import LLM, SamplingParams
+from octavo.core.params import SamplingParams
+from octavo.llm import LLM
 
 
 def read_bandwidth(threads: int) -> float:
-    """Bytes a second."""
+    """Bytes a second that this machine's memory gives to ``threads`` cores."""
     torch.set_num_threads(threads)
     data = torch.ones(64 << 20)
     times = []
@@ -42,7 +41,8 @@ def measure(llm: LLM, rows: int, context: int, steps: int, bandwidth: float) -> 
         llm._step()
         total = time.perf_counter() - began
         stats = llm.last_stats
-        assert stats is not None
+        if stats is None:
+            continue
         if stats.num_generated_tokens == rows == stats.num_rows and stats.num_prompt_tokens == 0:
             times = stats.executor
             samples.append(
@@ -67,35 +67,7 @@ def measure(llm: LLM, rows: int, context: int, steps: int, bandwidth: float) -> 
         "host_ms": round(host, 2),
         "host_share": round(host / medians["total_ms"], 3),
         "tokens_per_s": round(rows * 1e3 / medians["total_ms"], 1),
+        "moved_mb": round(moved / 1e6, 1),
         "bound_ms": round(1e3 * moved / bandwidth, 2),
+        "of_bandwidth": round(1e3 * moved / bandwidth / medians["total_ms"], 3),
     }
-
-
-def main() -> None:
-    """Measures and prints a line for each batch size."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--kernels", default="auto")
-    parser.add_argument("--rows", type=int, nargs="*", default=[1, 2, 4, 10, 16, 32, 100])
-    parser.add_argument("--context", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=None)
-    args = parser.parse_args()
-    llm = LLM(
-        args.model,
-        dtype=args.dtype,
-        kernels=args.kernels,
-        num_threads=args.threads,
-        num_blocks=4096,
-    )
-    bandwidth = read_bandwidth(llm.info.num_threads)
-    head = {"attention": llm.info.attention_backend, "bandwidth_gb_s": round(bandwidth / 1e9, 1)}
-    print(json.dumps(head), flush=True)
-    for rows in args.rows:
-        line = measure(llm, rows, args.context, args.steps, bandwidth)
-        print(json.dumps(line), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,86 @@
+"""The engine as one tenant sees it: every request is salted and charged here, and nowhere else.
+
+Endpoints get it from `octavo.server.state.state_of` in place of the engine, and need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any, TypeAlias, cast
+
+from octavo.core.errors import EngineDead, EngineDraining, RequestError
+from octavo.core.params import SamplingParams
+from octavo.core.types import TokenId
+from octavo.front.async_engine import AsyncEngine
+from octavo.front.outputs import CompletionDelta, RequestOutput
+from octavo.server.access.limits import Account
+
+_Stream: TypeAlias = AsyncGenerator[list[CompletionDelta], None]
+
+
+class TenantEngine:
+    """Answers whatever an `AsyncEngine` answers; requests are those of ``account``."""
+
+    def __init__(self, engine: AsyncEngine, account: Account, *, isolates_caches: bool) -> None:
+        self._engine = engine
+        self._account = account
+        self._isolates_caches = isolates_caches
+
+    def __getattr__(self, name: str) -> Any:
+        """What concerns no tenant is the engine's own."""
+        return getattr(self._engine, name)
+
+    async def generate(
+        self, prompt_token_ids: Sequence[TokenId], params: SamplingParams, **options: Any
+    ) -> AsyncGenerator[list[CompletionDelta], None]:
+        """See `AsyncEngine.generate`."""
+        with self._charged(len(prompt_token_ids)) as bill:
+            stream = self._engine.generate(
+                prompt_token_ids, params, **self._own(options), on_tokens=bill.add
+            )
+            async with aclosing(cast(_Stream, stream)) as deltas:
+                async for news in deltas:
+                    yield news
+
+    async def complete(
+        self, prompt_token_ids: Sequence[TokenId], params: SamplingParams, **options: Any
+    ) -> RequestOutput:
+        """See `AsyncEngine.complete`."""
+        with self._charged(len(prompt_token_ids)) as bill:
+            return await self._engine.complete(
+                prompt_token_ids, params, **self._own(options), on_tokens=bill.add
+            )
+
+    def _own(self, options: dict[str, Any]) -> dict[str, Any]:
+        if not self._isolates_caches:
+            return options
+        # No name has a line end, so that no salt of one tenant can look like that of another.
+        salt = f"{self._account.principal.name}\n{options.get('cache_salt') or ''}"
+        return {**options, "cache_salt": salt}
+
+    @contextmanager
+    def _charged(self, num_prompt_tokens: int) -> Iterator[_Bill]:
+        bill = _Bill(self._account)
+        self._account.charge(num_prompt_tokens)
+        try:
+            yield bill
+        except (RequestError, EngineDraining, EngineDead):
+            if not bill.num_tokens:  # refused, or lost; what a deadline cut short was computed
+                self._account.charge(-num_prompt_tokens)
+            raise
+
+
+class _Bill:
+    """Generated tokens of one request."""
+
+    __slots__ = ("_account", "num_tokens")
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self.num_tokens = 0
+
+    def add(self, num_tokens: int) -> None:
+        """So many more have been generated."""
+        self.num_tokens += num_tokens
+        self._account.charge(num_tokens)
