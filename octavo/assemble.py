@@ -122,9 +122,7 @@ def build_engine(
 
         device = choose_device(config.device)
         device.start()
-        tokens = config.scheduler.token_budget(device.default_step_tokens)
-        limits = replace(config.scheduler, max_num_batched_tokens=tokens)
-        config = replace(config, scheduler=limits)
+        config = _with_step_tokens(config, device)
     source = resolve_source(config.model)
     checkpoint = read_checkpoint(source, config.model.load_format)
     max_len = _longest(config, checkpoint)
@@ -133,13 +131,8 @@ def build_engine(
     with stages.stage("weights"):
         decoder = _load_model(config, checkpoint, kernels, device, on_progress)
     with stages.stage("packing"):
-        model, backend = pack(
-            config,
-            decoder,
-            kernels,
-            max_model_len=max_len,
-            num_threads=device.num_threads,
-        )
+        threads = device.num_threads
+        model, backend = pack(config, decoder, kernels, max_model_len=max_len, num_threads=threads)
     grammars = _make_grammars(config.model, source, checkpoint, tokenizer)
     with stages.stage("KV cache"):
         memory = MemoryUse(
@@ -167,6 +160,12 @@ def build_engine(
         startup_s=stages.seconds,
     )
     return engine, info
+
+
+def _with_step_tokens(config: EngineConfig, device: Device) -> EngineConfig:
+    """The configuration with a limit on tokens of a step, which depends on the device."""
+    tokens = config.scheduler.token_budget(device.default_step_tokens)
+    return replace(config, scheduler=replace(config.scheduler, max_num_batched_tokens=tokens))
 
 
 def _plan(
