@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from octavo.front.async_engine import AsyncEngine
     from octavo.front.grammar_guard import GrammarGuard
     from octavo.front.process import EngineProcess
+    from octavo.front.supervisor import RestartLimits, Supervisor
     from octavo.grammar.store import GrammarStore
     from octavo.models.base import CausalModel
     from octavo.models.decoder import Decoder
@@ -233,6 +234,14 @@ def start_engine_thread(config: EngineConfig) -> FrontEnd:
     return front_end
 
 
+def supervise_engine(config: EngineConfig, limits: RestartLimits) -> Supervisor:
+    """An engine in a child process, started again when it dies; call it in the event loop that
+    will use it."""
+    from octavo.front.supervisor import Supervisor
+
+    return Supervisor(lambda: start_engine_process(config), limits)
+
+
 def start_engine_process(config: EngineConfig) -> tuple[EngineProcess, ZmqFrontEnd]:
     """An engine in a child process; call it in the event loop that will use it."""
     import msgspec
@@ -240,9 +249,14 @@ def start_engine_process(config: EngineConfig) -> tuple[EngineProcess, ZmqFrontE
     from octavo.front.process import EngineProcess
     from octavo.transport.zmq_link import ZmqFrontEnd
 
+    config_line = msgspec.json.encode(config).decode()
     link = ZmqFrontEnd()
     command = _module_command("octavo.cli.engine_process", link.address)
-    process = EngineProcess(command, msgspec.json.encode(config).decode())
+    try:
+        process = EngineProcess(command, config_line)
+    except BaseException:
+        link.close()
+        raise
     process.watch(link.connection_lost)
     return process, link
 

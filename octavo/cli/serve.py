@@ -24,6 +24,7 @@ from octavo.cli.sampling import add_engine_arguments, engine_options
 from octavo.core.access_config import LimitsConfig, SecurityConfig
 from octavo.core.config import EngineConfig, ServerConfig
 from octavo.core.errors import ConfigError
+from octavo.front.supervisor import RestartLimits
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -46,7 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until told to leave; status 143 if that was before it was ready, by SIGTERM."""
+    """Serves until told to leave; status 143 if that was before it was ready, by SIGTERM.
+
+    Raises:
+        EngineDead: the engine is gone, and starting it again does not help.
+    """
     set_up_logging()
     engine_config = EngineConfig.from_options(**engine_options(args))
     server_config = ServerConfig(
@@ -86,17 +91,22 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     if server_config.security.api_key_file is not None or tls is not None:
         loop.add_signal_handler(signal.SIGHUP, _reload, access, tls, server_config.security)
-    process, link = assemble.start_engine_process(engine_config)
+    limits = RestartLimits(
+        max_restarts=server_config.max_engine_restarts,
+        hang_timeout_s=server_config.engine_timeout_s,
+    )
+    supervisor = assemble.supervise_engine(engine_config, limits)
     guard = assemble.make_grammar_guard(engine_config.model)
     try:
         # Imported while the other process loads the model.
         from octavo.server import run
         from octavo.server.app import create_app
 
+        run.raise_file_limit()
         sock = run.bind(server_config)
         front = assemble.read_front(engine_config.model)
         names = server_config.served_model_name or (engine_config.model.model,)
-        engine = assemble.make_async_engine(link, front, names[0], guard)
+        engine = assemble.make_async_engine(supervisor, front, names[0], guard)
         state = _state(engine, server_config, access, names, front)
         info = await _start(engine, console)
         _print_ledger(console, info)
@@ -109,8 +119,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
         await run.serve(app, engine, sock, server_config, console.print, tls)
     finally:
         guard.close()
-        process.stop()
-        link.close()
+        supervisor.close()
 
 
 def _reload(access: Access, tls: SSLContext | None, config: SecurityConfig) -> None:

@@ -25,6 +25,7 @@ from octavo.core.types import (
 )
 
 _MAX_DRAIN_S = 86_400
+_MAX_TIMEOUT_S = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +190,30 @@ class ServerConfig:
     drain_timeout_s: float = 30.0
     """Seconds that running requests get to finish after the first Ctrl-C or SIGTERM."""
 
+    max_waiting_requests: int = 2048
+    """Completions that may wait for others to end; requests beyond are refused with status 429.
+    0 for any number."""
+
+    max_waiting_tokens: int = 4_000_000
+    """Prompt tokens that may wait to be computed; requests beyond are refused with status 429. 0
+    for any number."""
+
+    request_timeout_s: float | None = None
+    """Seconds after which a request that is not done ends with an error, in the queue or running;
+    also the most that a request's own timeout may be. No limit by default."""
+
+    slow_client_timeout_s: float = 60.0
+    """Seconds after which a TCP connection ends whose client takes nothing of what is there for
+    it."""
+
+    max_engine_restarts: int = 10
+    """Times in a row that an engine is started again which dies while starting, or before it has
+    answered what it was asked; the server ends with status 1 then. 0 for no restart at all."""
+
+    engine_timeout_s: float = 300.0
+    """Seconds without a sign of life after which an engine that has work is killed and started
+    again; must exceed the longest step. 0 for never."""
+
     max_logprobs: int = 20
     """Most alternatives that a request may ask for at each position."""
 
@@ -211,6 +236,23 @@ class ServerConfig:
         _require(
             0 <= self.drain_timeout_s <= _MAX_DRAIN_S,
             f"drain_timeout_s is {self.drain_timeout_s}: use 0 to {_MAX_DRAIN_S}",
+        )
+        for name in ("max_waiting_requests", "max_waiting_tokens", "max_engine_restarts"):
+            value = getattr(self, name)
+            _require(value >= 0, f"{name} is {value}: use 0 or more")
+        limit = self.request_timeout_s
+        _require(
+            limit is None or 0 < limit <= _MAX_TIMEOUT_S,
+            f"request_timeout_s is {limit}: use more than 0, and {_MAX_TIMEOUT_S} at most",
+        )
+        _require(
+            0 < self.slow_client_timeout_s <= _MAX_TIMEOUT_S,
+            f"slow_client_timeout_s is {self.slow_client_timeout_s}: use more than 0, and "
+            f"{_MAX_TIMEOUT_S} at most",
+        )
+        _require(
+            0 <= self.engine_timeout_s <= _MAX_TIMEOUT_S,
+            f"engine_timeout_s is {self.engine_timeout_s}: use 0 to {_MAX_TIMEOUT_S}",
         )
         _require(self.max_logprobs >= 0, f"max_logprobs is {self.max_logprobs}: use 0 or more")
         _require(all(self.served_model_name), "served_model_name has an empty name")

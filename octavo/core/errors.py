@@ -13,8 +13,11 @@
     │   ├── MissingWeight        a tensor is absent, surplus or of the wrong shape
     │   └── UnknownArchitecture  no model file for this architecture
     ├── EngineDraining           the server is about to leave and takes no new requests
+    ├── Overloaded               too much waits already; the same request may be served later
+    ├── RequestTimeout           a request was not done by its deadline
     └── ExecutorError            the device failed while running a step
         └── EngineDead           the engine is gone; every request in flight fails with this
+            └── EngineRestarting it is being started again, and takes no requests meanwhile
 
 A message says what happened, with the numbers, and what to do about it. The HTTP status of each
 class is in one table, ``octavo/server/errors.py``.
@@ -25,6 +28,9 @@ from __future__ import annotations
 
 class EngineError(Exception):
     """Base of every deliberate error."""
+
+    retry_after_s: float | None = None
+    """When it makes sense to send the same request again, in seconds from now, if ever."""
 
 
 class ConfigError(EngineError):
@@ -74,9 +80,21 @@ class EngineDraining(EngineError):
     """The server is about to leave and takes no new requests."""
 
 
+class Overloaded(EngineError):
+    """Too much waits already; the same request may be served later."""
+
+
+class RequestTimeout(EngineError):
+    """A request was not done by its deadline."""
+
+
 class ExecutorError(EngineError):
-    """The device failed while running a step."""
+    """The device failed while running a step, and can run others."""
 
 
 class EngineDead(ExecutorError):
     """The engine is gone; every request in flight fails with this."""
+
+
+class EngineRestarting(EngineDead):
+    """The engine is being started again, and takes no requests meanwhile."""

@@ -21,6 +21,9 @@ from octavo.core.errors import ConfigError
 ALIASES = {
     "gpu_memory_utilization": "memory_utilization",
     "num_gpu_blocks_override": "num_blocks",
+    "drain_timeout": "drain_timeout_s",
+    "request_timeout": "request_timeout_s",
+    "slow_client_timeout": "slow_client_timeout_s",
 }
 """Names that users of other engines know, and ours."""
 
@@ -68,7 +71,8 @@ def split_options(composed: type, options: dict[str, object]) -> dict[str, Any]:
     for given, value in options.items():
         name = ALIASES.get(given, given)
         if name not in owner:
-            close = difflib.get_close_matches(name, [*owner, *ALIASES], n=3)
+            known = [*owner, *(alias for alias, meant in ALIASES.items() if meant in owner)]
+            close = difflib.get_close_matches(name, known, n=3)
             hint = f": did you mean {', '.join(close)}?" if close else ""
             raise ConfigError(f"unknown option {given!r}{hint}")
         grouped[owner[name]][name] = value

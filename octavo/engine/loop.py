@@ -43,8 +43,10 @@ class EngineLoop:
         try:
             while not self._leaving:
                 self._turn()
-        except Exception as error:
-            logger.exception("the engine cannot go on")
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
+            logger.error("the engine cannot go on", exc_info=error)
             self._link.send(failure(error))
 
     def _turn(self) -> None:

@@ -13,30 +13,29 @@ import copy
 import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from octavo.core import errors
 from octavo.core.errors import (
     EngineDead,
     EngineDraining,
     EngineError,
+    EngineRestarting,
     InvalidParameter,
-    RequestError,
 )
 from octavo.core.info import EngineInfo
 from octavo.core.params import SamplingParams, Structured
-from octavo.core.plan import RequestDelta
 from octavo.core.protocols import Clock
-from octavo.core.request import fork_id
 from octavo.core.types import RequestId, TokenId
-from octavo.front.output import OutputProcessor, Processed
+from octavo.front.in_flight import InFlight
 from octavo.front.outputs import CompletionDelta, RequestOutput
 from octavo.front.stream import Stream
 from octavo.front.submission import Options, make_submit
+from octavo.front.waiting import Waiting
 from octavo.metrics.registry import EngineMetrics
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.transport.base import FrontEnd
-from octavo.transport.messages import Abort, Failed, Progress, Ready, Shutdown, StepDone
+from octavo.transport.messages import Abort, Failed, Lost, Progress, Ready, Shutdown, StepDone
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +50,11 @@ class Guard(Protocol):
 
 
 class AsyncEngine:
-    """The front end of one engine. Use it from one event loop."""
+    """The front end of one engine. Use it from one event loop.
+
+    If the link belongs to a supervisor, the engine may be lost and come back: requests in flight
+    fail then, and new ones are refused until it is there.
+    """
 
     def __init__(
         self,
@@ -65,20 +68,22 @@ class AsyncEngine:
     ) -> None:
         self.tokenizer = tokenizer
         self.metrics = metrics
+        self.num_restarts = 0
+        """How often the engine has come back."""
         self._link = link
         self._eos_token_ids = eos_token_ids
         self._clock = clock
         self._guard = guard
-        self._outputs = OutputProcessor(tokenizer)
-        self._streams: dict[RequestId, Stream] = {}
-        self._ending: set[RequestId] = set()
-        """Completions that ended here first; the engine has not said its last word on them."""
+        self._requests = InFlight(tokenizer, metrics, clock, self._send_abort)
         self._info: EngineInfo | None = None
         self._reader: asyncio.Task[None] | None = None
         self._error: EngineError | None = None
+        self._back_at = 0.0
+        """When an engine that is being started again will be there, as far as one can tell."""
+        self._gone = asyncio.Event()
+        self._senders: set[asyncio.Task[None]] = set()
+        self._num_running = 0
         self._draining = False
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     @property
     def info(self) -> EngineInfo:
@@ -93,8 +98,28 @@ class AsyncEngine:
 
     @property
     def error(self) -> EngineError | None:
-        """Why the engine is gone."""
-        return self._error
+        """Why the engine does not answer now: it is gone, or comes back (`EngineRestarting`)."""
+        error = copy.copy(self._error)  # raising one object often would make its traceback grow
+        if isinstance(error, EngineRestarting):
+            error.retry_after_s = max(1.0, self._back_at - self._clock())
+        return error
+
+    @property
+    def num_waiting(self) -> int:
+        """Completions that wait for others to end."""
+        return self.waiting.num_completions(self.info.max_num_seqs - self._num_running)
+
+    @property
+    def waiting(self) -> Waiting:
+        """What has been sent to the engine and has not begun."""
+        return self._requests.waiting
+
+    @property
+    def status(self) -> Literal["ok", "draining", "restarting", "dead"]:
+        """Whether requests are served now, in a word."""
+        if self._error is None:
+            return "draining" if self._draining else "ok"
+        return "restarting" if isinstance(self._error, EngineRestarting) else "dead"
 
     @property
     def is_draining(self) -> bool:
@@ -104,7 +129,7 @@ class AsyncEngine:
     @property
     def num_open(self) -> int:
         """Client requests in flight."""
-        return len(self._streams)
+        return len(self._requests)
 
     async def start(self, on_progress: OnProgress | None = None) -> EngineInfo:
         """Waits until the engine is ready. Call it once.
@@ -116,10 +141,29 @@ class AsyncEngine:
         try:
             self._info = await self._ready(on_progress)
         except EngineError as error:
-            self._error = error
+            self._die(error)
             raise
         self._reader = asyncio.create_task(self._read(), name="octavo-reader")
         return self._info
+
+    def check_open(self) -> None:
+        """Refuses new requests if none are taken.
+
+        Raises:
+            EngineDraining: the server is about to leave.
+            EngineDead: the engine is gone, for good or for the moment.
+        """
+        if self._draining:
+            raise EngineDraining("the server is shutting down and takes no new requests")
+        error = self.error
+        if error is not None:
+            raise error
+
+    async def gone(self) -> EngineError:
+        """Waits until the engine is gone for good, and says why."""
+        await self._gone.wait()
+        assert self._error is not None
+        return self._error
 
     async def generate(
         self,
@@ -130,6 +174,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str = "",
         on_tokens: Callable[[int], None] | None = None,
+        timeout_s: float | None = None,
     ) -> AsyncIterator[list[CompletionDelta]]:
         """Yields what has come since the last time, until all ``params.n`` completions ended.
 
@@ -138,10 +183,11 @@ class AsyncEngine:
 
         Raises:
             RequestError: the request cannot be served; raised by the first step.
+            RequestTimeout: it has not ended after ``timeout_s`` seconds.
             EngineDraining: the server is about to leave.
             EngineDead: the engine is gone.
         """
-        options = self._options(request_id, priority, cache_salt, on_tokens)
+        options = self._options(request_id, priority, cache_salt, on_tokens, timeout_s)
         stream = await self._submit(prompt_token_ids, params, options, is_whole=False)
         try:
             while True:
@@ -166,9 +212,10 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str = "",
         on_tokens: Callable[[int], None] | None = None,
+        timeout_s: float | None = None,
     ) -> RequestOutput:
         """All completions, whole. Cancelling aborts the request; raises as `generate` does."""
-        options = self._options(request_id, priority, cache_salt, on_tokens)
+        options = self._options(request_id, priority, cache_salt, on_tokens, timeout_s)
         stream = await self._submit(prompt_token_ids, params, options, is_whole=True)
         try:
             await stream.news.wait()
@@ -184,21 +231,13 @@ class AsyncEngine:
 
         Whoever waits for it gets what there is, with the finish reason ``abort``.
         """
-        stream = self._streams.get(request_id)
-        if stream is None or stream.is_over:
-            return
-        engine_ids = [fork_id(request_id, index) for index in range(stream.n)]
-        ends = [RequestDelta(request_id=name, finish_reason="abort") for name in engine_ids]
-        now = self._clock()
-        processed = self._outputs.process(ends, now)
-        self._deliver(processed, now)
-        await self._end([engine_ids[delta.index] for delta in processed.deltas[request_id]])
+        await self._end(self._requests.abort(request_id))
 
     async def drain(self, timeout_s: float) -> int:
         """Refuses new requests and waits for those in flight; returns how many remain."""
         self._draining = True
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
+            await asyncio.wait_for(self._requests.idle.wait(), timeout_s)
         return self.num_open
 
     async def shutdown(self) -> None:
@@ -206,7 +245,7 @@ class AsyncEngine:
         self._draining = True
         if self._error is None:
             await self._link.send(Shutdown())
-        self._die(EngineDead("the server is shutting down: send the request again elsewhere"))
+        self._die(EngineDraining("the server is shutting down: send the request again elsewhere"))
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.wait((self._reader,))
@@ -230,6 +269,7 @@ class AsyncEngine:
         priority: int,
         cache_salt: str,
         on_tokens: Callable[[int], None] | None,
+        timeout_s: float | None,
     ) -> Options:
         return Options(
             request_id=request_id or uuid.uuid4().hex,
@@ -237,6 +277,7 @@ class AsyncEngine:
             cache_salt=cache_salt,
             eos_token_ids=self._eos_token_ids,
             on_tokens=on_tokens,
+            deadline_s=None if timeout_s is None else self._clock() + timeout_s,
         )
 
     async def _submit(
@@ -247,15 +288,12 @@ class AsyncEngine:
         *,
         is_whole: bool,
     ) -> Stream:
-        if params.structured is not None and self._guard is not None and self._error is None:
+        self.check_open()
+        if params.structured is not None and self._guard is not None:
             await self._guard.check(params.structured)
-        if self._error is not None:
-            # A copy, since raising one object again and again would make its traceback grow.
-            raise copy.copy(self._error)
-        if self._draining:
-            raise EngineDraining("the server is shutting down and takes no new requests")
+            self.check_open()
         name = options.request_id
-        if name in self._streams or self._is_ending(name, params.n):
+        if self._requests.has(name, params.n):
             raise InvalidParameter(
                 f"request id {name!r} is in use: choose another", param="request_id"
             )
@@ -266,12 +304,7 @@ class AsyncEngine:
             tokenizer=self.tokenizer,
             vocab_size=self.info.spec.vocab_size,
         )
-        now = self._clock()
-        self._outputs.add(name, submit.prompt_token_ids, submit.params, now)
-        stream = self._streams[name] = Stream(
-            submit, now, is_whole=is_whole, on_tokens=options.on_tokens
-        )
-        self._idle.clear()
+        stream = self._requests.add(submit, options, is_whole=is_whole)
         try:
             await self._link.send(submit)
         except BaseException:
@@ -279,25 +312,22 @@ class AsyncEngine:
             raise
         return stream
 
-    def _is_ending(self, request_id: RequestId, n: int) -> bool:
-        """Whether news of an earlier request of this name may still be on its way."""
-        ending = self._ending
-        return bool(ending) and any(fork_id(request_id, index) in ending for index in range(n))
-
     async def _close(self, request_id: RequestId) -> None:
         """Nobody waits for this request any more."""
         try:
             await self.abort(request_id)
         finally:
-            del self._streams[request_id]
-            if not self._streams:
-                self._idle.set()
+            self._requests.remove(request_id)
 
     async def _end(self, engine_ids: list[RequestId]) -> None:
         """Tells the engine of completions that have ended here first."""
         if engine_ids and self.is_alive:
-            self._ending.update(engine_ids)
             await self._link.send(Abort(tuple(engine_ids)))
+
+    def _send_abort(self, engine_ids: list[RequestId]) -> None:
+        sender = asyncio.ensure_future(self._end(engine_ids))
+        self._senders.add(sender)
+        sender.add_done_callback(self._senders.discard)
 
     async def _read(self) -> None:
         """Hands every message to those whom it concerns, until the engine is gone."""
@@ -305,58 +335,55 @@ class AsyncEngine:
             while True:
                 message = await self._link.receive()
                 if isinstance(message, StepDone):
-                    await self._step_done(message)
+                    self.metrics.observe_step(message.stats)
+                    self._num_running = message.stats.num_running
+                    await self._end(self._requests.step_done(message))
                     # Clients have a turn, even when messages pile up.
                     await asyncio.sleep(0)
                 elif isinstance(message, Failed):
                     raise EngineDead(message.error)
+                elif isinstance(message, Lost):
+                    self._lose(message)
+                elif isinstance(message, Ready):
+                    self._come_back(message.info)
         except EngineError as error:
             self._die(error)
         except Exception as error:
             logger.exception("the front end cannot go on")
             self._die(EngineDead(f"the front end failed: {type(error).__name__}: {error}"))
 
-    async def _step_done(self, message: StepDone) -> None:
+    def _lose(self, message: Lost) -> None:
+        """The engine is gone, and another one is on its way."""
         now = self._clock()
-        self.metrics.observe_step(message.stats)
-        for delta in message.deltas:
-            if delta.finish_reason is not None:
-                self._ending.discard(delta.request_id)
-            if delta.error_kind is not None:
-                self._refuse(delta)
-            elif delta.queue_s is not None:
-                self.metrics.observe_queue(delta.queue_s)
-        processed = self._outputs.process(message.deltas, now)
-        self._deliver(processed, now)
-        await self._end(processed.aborts)
+        self._back_at = now + message.ready_in_s
+        failure = EngineDead(
+            f"{message.reason}; another engine is being started: send the request again"
+        )
+        failure.retry_after_s = max(1.0, message.ready_in_s)
+        num_failed = self._fail_all(failure)
+        if num_failed:
+            logger.error("%d requests in flight have failed with the engine", num_failed)
+        self._error = EngineRestarting(
+            f"{message.reason}; another engine is being started, and takes requests soon"
+        )
 
-    def _refuse(self, delta: RequestDelta) -> None:
-        """The engine refused a request at its door; the delta is that of any completion of it."""
-        stream = self._streams.get(delta.request_id)
-        if stream is not None and not stream.is_over:
-            kind = getattr(errors, delta.error_kind or "", RequestError)
-            self._outputs.abort(delta.request_id)
-            stream.fail(kind(delta.error or "refused", param=delta.error_param))
-
-    def _deliver(self, processed: Processed, now: float) -> None:
-        for name, deltas in processed.deltas.items():
-            stream = self._streams[name]
-            stream.observe(deltas, now, self.metrics)
-            stream.output = processed.finished.get(name)
-            if not stream.is_whole:
-                stream.pending += deltas
-                stream.news.set()
-            elif stream.output is not None:
-                stream.news.set()
+    def _come_back(self, info: EngineInfo) -> None:
+        """Another engine takes the place of the one that was lost."""
+        self._info = info
+        self._error = None
+        self.num_restarts += 1
+        self.metrics.observe_restart()
 
     def _die(self, error: EngineError) -> None:
         """Every request in flight ends with this error, and none is taken any more."""
-        if self._error is not None:
+        if self._gone.is_set():
             return
+        self._fail_all(error)
         self._error = error
-        self._ending.clear()
+        self._gone.set()
+
+    def _fail_all(self, error: EngineError) -> int:
+        """Every request in flight ends with this error; returns how many there were."""
+        self._num_running = 0
         self.metrics.observe_death()
-        for name, stream in self._streams.items():
-            if not stream.is_over:
-                self._outputs.abort(name)
-                stream.fail(copy.copy(error))
+        return self._requests.fail_all(error)

@@ -7,6 +7,7 @@ cannot differ. Knows nothing of transport or of HTTP.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,8 @@ from octavo.front.outputs import (
 from octavo.front.stop import StopMatcher
 from octavo.tokenizer.incremental import incremental_decoder
 from octavo.tokenizer.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +191,10 @@ class OutputProcessor:
                 continue
             try:
                 news = self._advance(completion, delta, now_s)
-            except Exception as error:  # whatever it is, it concerns this completion alone
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # whatever it is, it concerns this completion alone
+                logger.error("request %s cannot be decoded", delta.request_id, exc_info=error)
                 news = CompletionDelta(
                     index=completion.output.index,
                     finish_reason="error",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 from octavo.core.types import FinishReason, RequestId, TokenId
+
+Value = TypeVar("Value")
 
 
 class DecodedLogprob(NamedTuple):
@@ -43,6 +47,31 @@ class CompletionDelta:
     finish_reason: FinishReason | None = None
     stop_reason: TokenId | str | None = None
     error: str | None = None
+
+
+def joined(deltas: Sequence[CompletionDelta]) -> list[CompletionDelta]:
+    """The same news in one delta a completion, in the order in which completions first occur."""
+    by_index: dict[int, list[CompletionDelta]] = {}
+    for delta in deltas:
+        by_index.setdefault(delta.index, []).append(delta)
+    return [
+        CompletionDelta(
+            index=index,
+            text="".join([part.text for part in parts]),
+            token_ids=tuple(chain.from_iterable(part.token_ids for part in parts)),
+            logprobs=tuple(chain.from_iterable(part.logprobs for part in parts)),
+            prompt_logprobs=_first(part.prompt_logprobs for part in parts),
+            num_cached_tokens=_first(part.num_cached_tokens for part in parts),
+            finish_reason=parts[-1].finish_reason,
+            stop_reason=parts[-1].stop_reason,
+            error=parts[-1].error,
+        )
+        for index, parts in by_index.items()
+    ]
+
+
+def _first(values: Iterable[Value | None]) -> Value | None:
+    return next((value for value in values if value is not None), None)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -35,9 +35,15 @@ class EngineProcess:
             raise EngineDead(f"cannot start the engine process {command[0]}: {error}") from error
         assert self._child.stdin is not None
         self._stdin = self._child.stdin
-        with contextlib.suppress(BrokenPipeError):  # it has ended already: whoever watches learns
-            self._stdin.write(config_line.encode() + b"\n")
-            self._stdin.flush()
+        self._killed_because: str | None = None
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it has ended: whoever watches learns
+                self._stdin.write(config_line.encode() + b"\n")
+                self._stdin.flush()
+        except BaseException:
+            self._child.kill()
+            self._child.wait()
+            raise
 
     @property
     def pid(self) -> int:
@@ -60,7 +66,13 @@ class EngineProcess:
         """How the child ended, for people."""
         code = self._child.returncode
         assert code is not None, "the child still runs"
-        return f"the engine process (pid {self.pid}) {_how(code)}"
+        how = self._killed_because or _how(code)
+        return f"the engine process (pid {self.pid}) {how}"
+
+    def kill(self, because: str) -> None:
+        """Ends the child at once, whatever it is doing; `describe_exit` will give this reason."""
+        self._killed_because = f"was killed: {because}"
+        self._child.kill()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """Asks the child to leave by closing its pipe, then by SIGTERM, and kills it in the end;
@@ -77,10 +89,10 @@ class EngineProcess:
 
 def _how(code: int) -> str:
     if code == 0:
-        return "has left: start the server again"
+        return "has left"
     if code > 0:
-        return f"ended with status {code}: see its log, and start the server again"
+        return f"ended with status {code}: see its log"
     names = {number.value: number.name for number in signal.Signals}
     name = names.get(-code, f"signal {-code}")
     hint = "perhaps memory ran out; " if -code == signal.SIGKILL else ""
-    return f"was killed by {name}: {hint}see its log, and start the server again"
+    return f"was killed by {name}: {hint}see its log"

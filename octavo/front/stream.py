@@ -9,9 +9,12 @@ import asyncio
 from collections.abc import Callable
 
 from octavo.core.errors import EngineError
-from octavo.front.outputs import CompletionDelta, RequestOutput
+from octavo.front.outputs import CompletionDelta, RequestOutput, joined
 from octavo.metrics.registry import EngineMetrics, FinishedCompletion
 from octavo.transport.messages import Submit
+
+_JOIN_AT = 64
+"""Pieces of a completion that may lie about; a client that reads never has so many."""
 
 
 class Stream:
@@ -56,6 +59,13 @@ class Stream:
     def is_over(self) -> bool:
         """Whether nothing more will come."""
         return self.output is not None or self.error is not None
+
+    def add(self, deltas: list[CompletionDelta]) -> None:
+        """There is news for the client. What it does not take is joined, to cost little."""
+        self.pending += deltas
+        if len(self.pending) >= _JOIN_AT * self.n:
+            self.pending = joined(self.pending)
+        self.news.set()
 
     def fail(self, error: EngineError) -> None:
         """Nothing but this error will come."""

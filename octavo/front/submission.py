@@ -7,6 +7,7 @@ a client sends can end a step that others take part in.
 from __future__ import annotations
 
 import operator
+import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.transport.messages import Submit
 
 _SEED_BITS = 63
+_FORK_ID = re.compile(r"(?P<first>.*)#[1-9][0-9]*", re.DOTALL)
 _MAX_PRIORITY = 2**63 - 1
 
 
@@ -32,6 +34,8 @@ class Options:
     eos_token_ids: frozenset[TokenId]
     on_tokens: Callable[[int], None] | None = None
     """Told how many tokens have been generated since the last time."""
+    deadline_s: float | None = None
+    """When the request must be done, by the front end's clock, if there is such a time."""
 
 
 def make_submit(
@@ -49,6 +53,13 @@ def make_submit(
     """
     validate_against_vocab(params, vocab_size)
     _check_text("request_id", (options.request_id,))
+    fork = _FORK_ID.fullmatch(options.request_id)
+    if fork is not None:
+        raise InvalidParameter(
+            f"request id {options.request_id!r} may name a further completion of request "
+            f"{fork['first']!r}: choose one that does not end in # and a number",
+            param="request_id",
+        )
     _check_text("cache_salt", (options.cache_salt,))
     _check_text("stop", params.stop)
     _check_text("bad_words", params.bad_words)

@@ -60,6 +60,8 @@ class EngineMetrics:
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens computed")
         self._generated = self._counter("generation_tokens", "Tokens generated")
         self._preemptions = self._counter("num_preemptions", "Requests that gave back their blocks")
+        self._timeouts = self._counter("request_timeouts", "Requests not done by their deadline")
+        self._restarts = self._counter("engine_restarts", "Engines started in place of a dead one")
         self._success = {reason: Counter() for reason in get_args(FinishReason)}
         self._add(
             "request_success",
@@ -130,6 +132,14 @@ class EngineMetrics:
         self._total.observe(done.total_s)
         self._request_prompt.observe(done.num_prompt_tokens)
         self._request_generated.observe(done.num_generated_tokens)
+
+    def observe_timeout(self) -> None:
+        """A request was not done by its deadline."""
+        self._timeouts.inc()
+
+    def observe_restart(self) -> None:
+        """Another engine has taken the place of a dead one."""
+        self._restarts.inc()
 
     def observe_death(self) -> None:
         """The engine is gone: nothing runs or waits any more. Blocks stay as last heard of."""

@@ -74,7 +74,7 @@ class RequestTables:
                 f"request {request.request_id!r} has {num_tokens} tokens, more than max_model_len "
                 f"({max_tokens})"
             )
-        index = self._free.pop()
+        index = self._free[-1]
         self.token_ids[index, :num_tokens] = request.token_ids
         prompt = request.num_prompt_tokens
         seat = self._seats[request.request_id] = Seat(
@@ -93,6 +93,7 @@ class RequestTables:
                 matcher=matcher,
             ),
         )
+        self._free.pop()  # not before: had anything failed, the seat would be lost
         self.extend_blocks(request.request_id, request.block_ids)
         return seat
 

@@ -6,11 +6,12 @@ after the other; nothing here knows why the rows were planned.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,6 +38,12 @@ from octavo.sampling.logprobs import prompt_logprobs
 from octavo.sampling.masks import MaskFiller
 from octavo.sampling.pipeline import Sampled, sample
 
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+Faults = dict[str, str]
+"""Requests that cannot go on, and why."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerLimits:
@@ -52,6 +59,7 @@ class _Outputs(NamedTuple):
 
     sampled: dict[int, Sampled]
     prompt: dict[int, tuple[TokenLogprobs, ...]]
+    faults: Faults
 
 
 @dataclass(slots=True)
@@ -107,8 +115,12 @@ class ModelRunner:
     def collect(self) -> StepResult:
         """Runs the oldest submitted step.
 
+        What goes wrong for one request alone is an error of its row. Any other exception than
+        `ExecutorError` means that nobody knows what state the device and the runner are in.
+
         Raises:
-            ExecutorError: the step as a whole failed; the runner's state is undefined afterwards.
+            ExecutorError: memory ran out, or the plan contradicts what the runner knows. Only the
+                plan's own requests are touched: the next step may run.
         """
         assert self._submitted, "collect without submit"
         plan = self._submitted.popleft()
@@ -118,6 +130,8 @@ class ModelRunner:
         except EngineError:
             raise
         except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
             raise ExecutorError(
                 f"step {plan.step_id} ({len(plan.rows)} rows, {plan.num_tokens} tokens) failed on "
                 f"{self._device.name}: {type(error).__name__}: {error}"
@@ -125,7 +139,16 @@ class ModelRunner:
 
     def _run(self, plan: StepPlan) -> StepResult:
         watch = _Stopwatch(self._device)
-        self._apply(plan)
+        faults = self._apply(plan)
+        if faults:
+            seated = replace(
+                plan, rows=tuple(row for row in plan.rows if row.request_id not in faults)
+            )
+            return _with_faults(plan, self._compute(seated, watch), faults)
+        return self._compute(plan, watch)
+
+    def _compute(self, plan: StepPlan, watch: _Stopwatch) -> StepResult:
+        """Runs the rows, all of which have a seat."""
         if not plan.rows:
             return StepResult(step_id=plan.step_id, rows=())
         batch = make_batch(plan.rows, self._tables, self._block_size)
@@ -142,9 +165,11 @@ class ModelRunner:
         watch.lap("forward")
         if masks is not None:
             masks.result()
+        faults: Faults = {}
         outputs = _Outputs(
             sampled=self._sample(batch, hidden, plan, watch),
-            prompt=self._score_prompts(batch, hidden, plan, watch),
+            prompt=self._score_prompts(batch, hidden, plan, watch, faults),
+            faults=faults,
         )
         rows = tuple(self._row_result(index, plan, outputs) for index in range(len(plan.rows)))
         watch.lap("sample")
@@ -154,20 +179,25 @@ class ModelRunner:
         )
         return StepResult(step_id=plan.step_id, rows=rows, times=times)
 
-    def _apply(self, plan: StepPlan) -> None:
-        """Brings tables and cache up to the plan, before anything is computed."""
+    def _apply(self, plan: StepPlan) -> Faults:
+        """Brings tables and cache up to the plan, before anything is computed; returns the
+        requests that could not be admitted."""
+        faults: Faults = {}
         for request_id in plan.released:
             self._tables.release(request_id)
         for request in plan.admitted:
-            self._admit(request)
+            _guarded(self._admit, request, name=request.request_id, faults=faults)
         for row in plan.rows:
-            self._tables.extend_blocks(row.request_id, row.new_block_ids)
+            if row.request_id not in faults:
+                self._tables.extend_blocks(row.request_id, row.new_block_ids)
         for copy in plan.copies:
-            self._tables.replace_block(copy)
+            if copy.request_id not in faults:
+                self._tables.replace_block(copy)
         if plan.copies:
             pairs = [(copy.source, copy.target) for copy in plan.copies]
             for cache in self._caches:
                 self._backend.copy_blocks(cache, pairs)
+        return faults
 
     def _admit(self, request: NewRequest) -> None:
         """Gives a request its seat. Whatever its grammar does is its own affair."""
@@ -195,7 +225,12 @@ class ModelRunner:
         return sampled
 
     def _score_prompts(
-        self, batch: InputBatch, hidden: Tensor, plan: StepPlan, watch: _Stopwatch
+        self,
+        batch: InputBatch,
+        hidden: Tensor,
+        plan: StepPlan,
+        watch: _Stopwatch,
+        faults: Faults,
     ) -> dict[int, tuple[TokenLogprobs, ...]]:
         """Log-probabilities of prompt tokens, for the rows whose requests want them."""
         scored: dict[int, tuple[TokenLogprobs, ...]] = {}
@@ -210,7 +245,10 @@ class ModelRunner:
             found: tuple[TokenLogprobs, ...] = ()
             for positions, logits in self._logits(hidden, tokens, targets, watch):
                 ids = self._tables.token_ids[seat.index, positions[0] : positions[-1] + 1].tolist()
-                found += prompt_logprobs(logits, ids, num_top)
+                scores = _guarded(
+                    prompt_logprobs, logits, ids, num_top, name=row.request_id, faults=faults
+                )
+                found += scores or ()
                 watch.lap("sample")
             scored[index] = found
         return scored
@@ -230,14 +268,20 @@ class ModelRunner:
         request_id = plan.rows[index].request_id
         prompt = outputs.prompt.get(index, ())
         sampled = outputs.sampled.get(index)
-        if sampled is None:
-            return RowResult(request_id, prompt_logprobs=prompt)
-        if sampled.error is not None:
-            return RowResult(request_id, prompt_logprobs=prompt, error=sampled.error)
+        seat = self._tables[request_id]
+        if sampled is not None and sampled.error is None and not sampled.is_complete:
+            _guarded(
+                self._tables.append_token,
+                seat,
+                sampled.token_id,
+                name=request_id,
+                faults=outputs.faults,
+            )
+        error = outputs.faults.get(request_id) or (sampled and sampled.error)
+        if sampled is None or error is not None:
+            return RowResult(request_id, prompt_logprobs=prompt, error=error)
         if sampled.is_complete:
             return RowResult(request_id, prompt_logprobs=prompt, is_complete=True)
-        seat = self._tables[request_id]
-        self._tables.append_token(seat, sampled.token_id)
         return RowResult(
             request_id,
             token_ids=(sampled.token_id,),
@@ -245,6 +289,44 @@ class ModelRunner:
             prompt_logprobs=prompt,
             is_complete=_is_complete(seat.sampling.matcher),
         )
+
+
+def _guarded(
+    work: Callable[..., Result], *args: object, name: str, faults: Faults
+) -> Result | None:
+    """Does what concerns one request alone: if it fails, that request has a fault.
+
+    Raises:
+        EngineError: the plan is at fault.
+    """
+    try:
+        return work(*args)
+    except (EngineError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
+        logger.error("request %s cannot go on", name, exc_info=error)
+        faults[name] = f"the request failed in the engine: {type(error).__name__}: {error}"
+        return None
+
+
+def _with_faults(plan: StepPlan, result: StepResult, faults: Faults) -> StepResult:
+    """The result with a row for each of the plan, in its order."""
+    found = {row.request_id: row for row in result.rows}
+    rows = (
+        found.get(name) or RowResult(name, error=faults[name])
+        for name in (row.request_id for row in plan.rows)
+    )
+    return replace(result, rows=tuple(rows))
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed, on the host or on the device, and nothing else."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error)  # torch has no class for the host's allocator
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in text or "not enough memory" in text
+    )
 
 
 def _is_complete(matcher: Matcher | None) -> bool:

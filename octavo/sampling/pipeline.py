@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ from octavo.sampling.steps import (
     penalties,
     temperature,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class Sampled(NamedTuple):
@@ -60,9 +63,23 @@ RANDOM_STEPS = (Step(temperature.wants, temperature.apply),)
 def sample(logits: Tensor, states: Sequence[RequestSampling]) -> list[Sampled]:
     """Picks a token for each row of ``logits [rows, vocab]``, float32; does not change them.
 
-    A row whose logits are NaN, or rule every token out, gets an error; the others are not touched.
-    If a grammar lets its output end there, it is complete instead.
+    A row whose logits are NaN, or rule every token out, or for which a step fails, gets an error;
+    the others are not touched. If a grammar lets its output end there, it is complete instead.
+    Nothing here changes a state, so that rows may be tried again.
     """
+    try:
+        return _sample(logits, states)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
+        if len(states) > 1:  # a row depends on itself alone: one by one, the others succeed
+            parts = (slice(row, row + 1) for row in range(len(states)))
+            return [sample(logits[part], states[part])[0] for part in parts]
+        logger.error("a token could not be sampled", exc_info=error)
+        return [Sampled(-1, error=f"sampling failed: {type(error).__name__}: {error}")]
+
+
+def _sample(logits: Tensor, states: Sequence[RequestSampling]) -> list[Sampled]:
     processed = _run_steps(STEPS, logits, states)
     token_ids = torch.argmax(processed, dim=-1).tolist()
     peaks = processed.amax(dim=-1).tolist()

@@ -339,7 +339,8 @@ class Scheduler:
             outcome = outcome._replace(prompt_logprobs=unseen)
         if stop is not None:
             return self._end(request, stop, outcome)
-        if not outcome.token_ids and not outcome.prompt_logprobs:
+        # The first piece of a prompt is news: the request has left the line.
+        if not outcome.token_ids and not outcome.prompt_logprobs and request.is_announced:
             return None
         return client_delta(request, outcome)
 

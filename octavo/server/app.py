@@ -7,12 +7,11 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo import __version__
-from octavo.core.errors import EngineDead
 from octavo.metrics.registry import CONTENT_TYPE
 from octavo.server import docs_page, errors
 from octavo.server.access.guard import Guard
 from octavo.server.body import JsonRoute
-from octavo.server.errors import TABLE, error_body, json_response
+from octavo.server.errors import body_of, json_response, retry_after
 from octavo.server.openai import chat, completions, models, tokenize
 from octavo.server.state import ServerState, state_of
 
@@ -80,11 +79,15 @@ class _RootPath:
 @router.get("/health", response_model=None)
 @router.get("/ping", response_model=None)
 async def health(request: Request) -> Response:
-    """200 while the engine answers, 503 with the reason when it is gone."""
+    """200 while the engine answers, 503 with the reason while it is gone or being started again."""
     engine = state_of(request).engine
-    if engine.error is not None:
-        return json_response(error_body(str(engine.error), TABLE[EngineDead]), 503)
-    return json_response({"status": "draining" if engine.is_draining else "ok"})
+    error = engine.error
+    body: dict[str, object] = {"status": engine.status, "engine_restarts": engine.num_restarts}
+    if error is None:
+        return json_response(body)
+    response = json_response(body | body_of(error), 503)
+    response.headers.update(retry_after(error))
+    return response
 
 
 @router.get("/version", response_model=None)

@@ -7,6 +7,7 @@ it is logged, and answered with one fixed sentence.
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,8 +20,11 @@ from octavo.core.errors import (
     EngineDead,
     EngineDraining,
     EngineError,
+    EngineRestarting,
     ExecutorError,
+    Overloaded,
     RequestError,
+    RequestTimeout,
     UnsupportedParameter,
 )
 
@@ -59,6 +63,9 @@ TABLE: dict[type[EngineError], Kind] = {
     RequestError: Kind(400, "invalid_request_error"),
     CapacityError: Kind(503, "server_error", "capacity"),
     EngineDraining: Kind(503, "server_error", "shutting_down"),
+    Overloaded: Kind(429, "rate_limit_error", "queue_full"),
+    RequestTimeout: Kind(504, "timeout_error", "request_timeout"),
+    EngineRestarting: Kind(503, "server_error", "engine_restarting"),
     EngineDead: Kind(503, "server_error", "engine_dead"),
     ExecutorError: Kind(500, "server_error"),
     EngineError: Kind(500, "server_error"),
@@ -96,7 +103,15 @@ def body_of(error: BaseException) -> dict[str, Any]:
 
 def error_response(error: BaseException) -> Response:
     """The whole answer for an exception."""
-    return json_response(body_of(error), kind_of(error).status)
+    response = json_response(body_of(error), kind_of(error).status)
+    response.headers.update(retry_after(error))
+    return response
+
+
+def retry_after(error: BaseException) -> dict[str, str]:
+    """The header that says when to try again, if the error knows."""
+    seconds = error.retry_after_s if isinstance(error, EngineError) else None
+    return {} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
 
 
 def json_response(body: Any, status: int = 200) -> Response:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -29,6 +30,9 @@ _BACKLOG = 2048
 _LAST_WORDS_S = 5
 """For clients to read what has been sent when everything else has ended."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_MAX_FILES = 1 << 16
+
+logger = logging.getLogger(__name__)
 
 
 def bind(config: ServerConfig) -> socket.socket:
@@ -42,6 +46,7 @@ def bind(config: ServerConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _give_up_slow_clients(sock, config.slow_client_timeout_s)
     try:
         sock.bind((config.host, config.port))
     except (OSError, TypeError, UnicodeError) as error:  # the last two: no possible host name
@@ -52,6 +57,26 @@ def bind(config: ServerConfig) -> socket.socket:
             "or --port (0 for a free one)"
         ) from error
     return sock
+
+
+def _give_up_slow_clients(sock: socket.socket, timeout_s: float) -> None:
+    """Every connection that ``sock`` accepts inherits this: the kernel ends it when what is there
+    for the client has not been taken for so long, be it that it does not read or that it is gone.
+    """
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is None:
+        logger.warning("slow_client_timeout_s has no effect: this system has no TCP_USER_TIMEOUT")
+    else:
+        sock.setsockopt(socket.IPPROTO_TCP, option, round(timeout_s * 1000))
+
+
+def raise_file_limit() -> None:
+    """Each connection is an open file, and the usual limit is 1024: takes what the system allows,
+    up to 65,536."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _bind_path(path: str) -> socket.socket:
@@ -136,6 +161,9 @@ async def serve(
         sock: from `bind`; closed in the end.
         notify: told in a sentence what is being waited for.
         tls: what to serve HTTPS with, from `octavo.server.tls`.
+
+    Raises:
+        EngineError: the engine is gone for good, and clients have been told.
     """
     server = _Server(_uvicorn_config(app, config, tls))
     stop = asyncio.Event()
@@ -155,13 +183,18 @@ async def serve(
     running = asyncio.create_task(server.serve(sockets=[sock]))
     try:
         waiter = asyncio.create_task(stop.wait())
-        await asyncio.wait((running, waiter), return_when=asyncio.FIRST_COMPLETED)
+        gone = asyncio.create_task(engine.gone())
+        await asyncio.wait((running, waiter, gone), return_when=asyncio.FIRST_COMPLETED)
+        failure = gone.result() if gone.done() else None
         waiter.cancel()
-        if not running.done():
+        gone.cancel()
+        if not running.done() and failure is None:
             await _drain(engine, config.drain_timeout_s, now, notify)
         await engine.shutdown()
         server.should_exit = True
         await running
+        if failure is not None:
+            raise failure
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)

@@ -10,7 +10,7 @@ from typing import cast
 from fastapi import Request
 
 from octavo.core.config import ServerConfig
-from octavo.core.errors import EngineDead, InvalidParameter
+from octavo.core.errors import InvalidParameter
 from octavo.core.types import TokenId
 from octavo.front.async_engine import AsyncEngine
 from octavo.server.access.control import Access
@@ -38,16 +38,6 @@ class ServerState:
     def max_model_len(self) -> int:
         """Longest prompt and output together, in tokens."""
         return self.engine.info.max_model_len
-
-    def check_alive(self) -> None:
-        """Refuses work for an engine that is gone.
-
-        Raises:
-            EngineDead: whatever it died of.
-        """
-        error = self.engine.error
-        if error is not None:
-            raise EngineDead(str(error))
 
     def check_model(self, name: str | None) -> str:
         """The name to answer with.

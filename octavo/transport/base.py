@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from octavo.transport.messages import FromEngine, ToEngine
+from octavo.transport.messages import FromEngine, Lost, ToEngine
 
 
 class EngineEnd(Protocol):
@@ -31,11 +31,11 @@ class FrontEnd(Protocol):
     async def send(self, message: ToEngine) -> None:
         """Hands a message over."""
 
-    async def receive(self) -> FromEngine:
+    async def receive(self) -> FromEngine | Lost:
         """The next message.
 
         Raises:
-            EngineDead: the engine is gone and no message remains.
+            EngineDead: the engine is gone for good and no message remains.
         """
 
     def close(self) -> None:

@@ -66,5 +66,14 @@ class StepDone(msgspec.Struct, tag=True, frozen=True):
     stats: StepStats
 
 
+class Lost(msgspec.Struct, frozen=True):
+    """To the front end, from whoever keeps its engine running: the engine is gone with all that
+    it was doing, and another one is on its way, whose `Ready` comes when it is there."""
+
+    reason: str
+    ready_in_s: float
+    """How long that will take, as far as one can tell."""
+
+
 ToEngine: TypeAlias = Submit | Abort | Shutdown
 FromEngine: TypeAlias = Progress | Ready | Failed | StepDone

@@ -23,7 +23,7 @@ import zmq.asyncio
 from octavo.core.errors import ConfigError, EngineDead
 from octavo.transport.messages import FromEngine, ToEngine
 
-_LAST_MESSAGES_MS = 500
+_LAST_MESSAGES_MS = 100
 """How long to look for messages that a dead engine has left behind."""
 
 _FAREWELL_MS = 1000

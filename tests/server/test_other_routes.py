@@ -30,7 +30,10 @@ def test_health_and_version(within: Within) -> None:
     async def scenario(client: Client) -> None:
         for path in ("/health", "/ping"):
             answer = await client.http.get(path)
-            assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+            assert (answer.status_code, answer.json()) == (
+                200,
+                {"status": "ok", "engine_restarts": 0},
+            )
         assert (await client.http.get("/version")).json() == {"version": __version__}
 
     within(scenario)

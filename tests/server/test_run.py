@@ -103,7 +103,7 @@ def test_running_requests_finish_and_new_ones_are_refused(tokenizer: Tokenizer) 
             await asyncio.sleep(0.01)
         error = error_of(await client.post("/v1/completions", json=body(1)), 503)
         assert error["code"] == "shutting_down"
-        assert (await client.get("/health")).json() == {"status": "draining"}
+        assert (await client.get("/health")).json()["status"] == "draining"
         answer = await first
         assert answer.status_code == 200
         assert answer.json()["usage"]["completion_tokens"] == 50
@@ -127,10 +127,10 @@ def test_requests_that_take_too_long_end_with_an_error(tokenizer: Tokenizer, how
                     await asyncio.sleep(0.01)
                 send(signal.SIGINT)
             text = (await stream.aread()).decode()
-        assert '"error"' in text.split("\n\n")[-2]
+        assert '"code":"shutting_down"' in text.split("\n\n")[-2]
         assert "[DONE]" not in text
         error = error_of(await whole, 503)
-        assert "shutting down" in error["message"]
+        assert error["code"] == "shutting_down"
 
     timeout_s = 0.2 if how == "time is up" else 60.0
     running(tokenizer, scenario, Script(step_s=0.02), timeout_s)

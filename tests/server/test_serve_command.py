@@ -106,13 +106,15 @@ def during_a_stream(url: str, act: Callable[[], None]) -> list[Any]:
         client.stream("POST", f"{url}/v1/completions", json=LONG) as response,
     ):
         assert response.status_code == 200
-        for line in response.iter_lines():
-            if not line:
-                continue
-            events.append(line.removeprefix("data: "))
-            if len(events) == 1:
+        # Not `iter_lines`, which also takes what the model says for ends of lines.
+        rest = b""
+        for piece in response.iter_bytes():
+            *whole, rest = (rest + piece).split(b"\n\n")
+            if whole and not events:
                 act()
-    return [event if event == "[DONE]" else json.loads(event) for event in events]
+            events += [event.removeprefix(b"data: ") for event in whole]
+        assert rest == b""
+    return ["[DONE]" if event == b"[DONE]" else json.loads(event) for event in events]
 
 
 def gauge(url: str, name: str) -> float:
@@ -197,7 +199,7 @@ def test_a_second_signal_ends_requests(model: str, tmp_path: Path) -> None:
             serving.process.send_signal(signal.SIGINT)
 
         *_, last = during_a_stream(serving.url, act)
-        assert "shutting down" in last["error"]["message"]
+        assert last["error"]["code"] == "shutting_down"
         assert serving.end() == 0
         serving.check_nothing_is_left()
 
@@ -205,25 +207,60 @@ def test_a_second_signal_ends_requests(model: str, tmp_path: Path) -> None:
 def test_the_engine_is_killed(model: str, tmp_path: Path) -> None:
     with launched(model, tmp_path / "t") as serving:
         serving.start()
+        url, first = serving.url, serving.engine
+        assert first is not None
+        *_, last = during_a_stream(url, first.kill)
+        assert last["error"]["code"] == "engine_dead"
+        assert "SIGKILL" in last["error"]["message"]
+        health = httpx.get(f"{url}/health")
+        assert health.status_code == 503
+        assert health.json()["status"] == "restarting"
+        refused = httpx.post(f"{url}/v1/completions", json={"prompt": "a"})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "engine_restarting"
+        assert int(refused.headers["retry-after"]) >= 1
+        began = time.monotonic()
+        while httpx.get(f"{url}/health").status_code != 200:
+            assert time.monotonic() - began < WAIT_S
+            time.sleep(0.05)
+        [serving.engine] = psutil.Process(serving.process.pid).children()
+        assert serving.engine.pid != first.pid
+        body = {"prompt": "a", "max_tokens": 3, "ignore_eos": True}
+        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=WAIT_S).json()
+        assert answer["usage"]["completion_tokens"] == 3
+        assert gauge(url, 'engine_restarts_total{model_name="tiny"') == 1
+        serving.process.send_signal(signal.SIGTERM)
+        assert serving.end() == 0
+        assert "was killed by SIGKILL" in serving.said and "the engine is back" in serving.said
+        serving.check_nothing_is_left()
+
+
+def test_the_engine_is_killed_and_not_to_be_started_again(model: str, tmp_path: Path) -> None:
+    with launched(model, tmp_path / "t", "--max-engine-restarts", "0") as serving:
+        serving.start()
         assert serving.engine is not None
         *_, last = during_a_stream(serving.url, serving.engine.kill)
         assert last["error"]["code"] == "engine_dead"
-        assert "SIGKILL" in last["error"]["message"]
-        assert httpx.get(f"{serving.url}/health").status_code == 503
-        refused = httpx.post(f"{serving.url}/v1/completions", json={"prompt": "a"})
-        assert refused.status_code == 503
+        assert serving.end() == 1
+        assert "octavo: EngineDead: the engine process" in serving.said
+        assert "Traceback" not in serving.said
         serving.check_nothing_is_left()
-        serving.process.send_signal(signal.SIGTERM)
-        assert serving.end() == 0
 
 
-def test_the_server_is_killed(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_the_server_is_killed(model: str, tmp_path: Path, is_stopped: bool) -> None:
+    """The engine leaves with it, even if it cannot run."""
     # Modules that lie about in the current directory are none of ours.
     (tmp_path / "random.py").write_text("raise SystemExit(1)")
     with launched(model, tmp_path / "t", cwd=tmp_path) as serving:
         serving.start()
-        with pytest.raises(httpx.RemoteProtocolError):
-            during_a_stream(serving.url, serving.process.kill)
+        assert serving.engine is not None
+        if is_stopped:
+            serving.engine.suspend()
+            serving.process.kill()
+        else:
+            with pytest.raises(httpx.RemoteProtocolError):
+                during_a_stream(serving.url, serving.process.kill)
         serving.check_nothing_is_left()
 
 

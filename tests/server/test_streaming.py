@@ -113,13 +113,14 @@ def test_a_client_that_does_not_read_costs_little(tokenizer: Tokenizer) -> None:
     with listening(script, tokenizer, max_model_len=LONG) as (address, parts):
         with connect(address, "/v1/completions", body, SO_RCVBUF=4096) as sock:
             eventually(lambda: parts.link.running)
-            (request,) = parts.state.engine._outputs._requests.values()
-            (stream,) = parts.state.engine._streams.values()
+            (request,) = parts.state.engine._requests._outputs._requests.values()
+            (stream,) = parts.state.engine._requests._streams.values()
             generated = request.output.outputs[0].token_ids
             eventually(lambda: len(generated) > 5000)
             num_sent = len(generated) - sum(len(delta.token_ids) for delta in stream.pending)
             # What the buffers of sockets and server hold, at some 150 bytes a token.
             assert num_sent < 2000
+            assert len(stream.pending) <= 64
             assert sock.recv(100)
         eventually(lambda: not parts.link.running)
         assert parts.state.engine.num_open == 0

@@ -21,6 +21,7 @@ from octavo.core.errors import (
 from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
 from octavo.front.outputs import CompletionDelta, DecodedLogprob, RequestOutput
+from octavo.server.admission import check_room, timeout_s
 from octavo.server.openai.responses import Envelope, PromptTokensDetails, Usage, finite
 from octavo.server.openai.schemas import SamplingBody
 from octavo.server.state import ServerState
@@ -58,11 +59,21 @@ class Job:
             "request_id": f"{self.id}-{number}",
             "priority": self.body.priority or 0,
             "cache_salt": self.body.cache_salt or "",
+            "timeout_s": timeout_s(self.state, self.body.timeout),
         }
+
+    def _check_in(self) -> None:
+        """The last look before the engine hears of the request.
+
+        Raises:
+            EngineError: the engine is gone, or the line is too long.
+        """
+        self.state.engine.check_open()
+        check_room(self.state, self.params.n * len(self.prompts), sum(map(len, self.prompts)))
 
     async def complete(self) -> list[RequestOutput]:
         """All prompts' outputs, in order. The first error ends all of them."""
-        self.state.check_alive()
+        self._check_in()
         engine = self.state.engine
         with _named_as_sent(self.body):
             outputs = await _all(
@@ -79,7 +90,7 @@ class Job:
 
     async def stream(self) -> AsyncGenerator[News, None]:
         """What comes of all prompts, as it comes. The first error ends all of them."""
-        self.state.check_alive()
+        self._check_in()
         engine = self.state.engine
         streams = [
             cast(Stream, engine.generate(prompt, self.params, **self._options(number)))
@@ -107,11 +118,16 @@ def _named_as_sent(body: SamplingBody) -> Iterator[None]:
 
 
 def check_options(body: SamplingBody, state: ServerState) -> None:
-    """Refuses what contradicts itself, or would be ignored.
+    """Refuses what contradicts itself, or would be ignored, or has no chance: before any work is
+    put into it.
 
     Raises:
         RequestError: names the parameter.
+        EngineError: the engine is gone, or the line is too long.
     """
+    state.engine.check_open()
+    timeout_s(state, body.timeout)
+    check_room(state)
     if body.stream_options is not None and not body.stream:
         raise InvalidParameter(
             "stream_options is set, but stream is not true", param="stream_options"

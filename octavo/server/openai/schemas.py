@@ -202,6 +202,9 @@ class SamplingBody(_Body):
     prompt_logprobs: int | None = None
     priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)
     cache_salt: str | None = None
+    timeout: float | None = Field(
+        None, gt=0, le=86_400, description="Seconds after which the request ends with an error."
+    )
     return_token_ids: bool | None = None
 
 

@@ -161,6 +161,19 @@ def test_unexpected_failure_is_reported_logged_and_ends_the_loop(
     assert "a bug on purpose" in caplog.text and "Traceback" in caplog.text
 
 
+def test_a_panic_is_reported_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panic(BaseException):
+        """As libraries in Rust raise it."""
+
+    def panic() -> None:
+        raise Panic("index out of range")
+
+    engine = make_engine(Behaviour())
+    monkeypatch.setattr(engine, "step", panic)
+    link = run([submit("a", 5)], engine=engine)
+    assert link.sent[-1] == Failed("Panic: index out of range", "EngineDead")
+
+
 def test_failure_keeps_the_class_of_deliberate_errors() -> None:
     assert failure(CapacityError("too small")) == Failed("too small", "CapacityError")
     assert failure(KeyError("x")) == Failed("KeyError: 'x'", "EngineDead")

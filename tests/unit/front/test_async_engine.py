@@ -33,6 +33,7 @@ from octavo.core.errors import (
     EngineDead,
     EngineDraining,
     InvalidParameter,
+    RequestTimeout,
 )
 from octavo.core.params import SamplingParams
 from octavo.front.async_engine import AsyncEngine
@@ -429,11 +430,11 @@ async def test_shutdown_ends_what_runs(tokenizer: Tokenizer, kind: LinkKind) -> 
         task = asyncio.create_task(collect(engine.generate([1, 2], params(1000))))
         await eventually(lambda: run.value("num_requests_running") == 1)
         await engine.shutdown()
-        with pytest.raises(EngineDead, match="shutting down"):
+        with pytest.raises(EngineDraining, match="shutting down"):
             await task
         await engine.shutdown()
         assert not engine.is_alive
-        with pytest.raises(EngineDead):
+        with pytest.raises(EngineDraining):
             await engine.complete([1], params(5))
         if run.process is not None:
             pid = run.process.pid
@@ -555,6 +556,78 @@ async def test_bug_of_the_front_end_is_told_and_logged(
         with pytest.raises(EngineDead, match="front end failed: ZeroDivisionError"):
             await run.engine.complete([1], params(5))
         assert "Traceback" in caplog.text
+
+
+# ---------------------------------------------------------------------- deadlines
+
+
+@both_links
+@aio
+async def test_deadline_ends_a_running_request(tokenizer: Tokenizer, kind: LinkKind) -> None:
+    async with running(tokenizer, SLOW, kind) as run:
+        engine, got = run.engine, []
+        began = time.monotonic()
+        with pytest.raises(RequestTimeout, match=r"not done after 0\.\d s.* generated \d+ tokens"):
+            async for deltas in engine.generate([1, 2], params(1000), timeout_s=0.3):
+                got += deltas
+        assert 0.25 < time.monotonic() - began < 2
+        assert tokens_of(got) == echo_of([1, 2], len(tokens_of(got)))
+        with pytest.raises(RequestTimeout):
+            await engine.complete([1, 2], params(1000, n=3), timeout_s=0.2)
+        await run.is_idle()
+        assert run.value("request_timeouts_total") == 2
+
+
+@aio
+async def test_deadline_ends_a_request_in_the_queue(tokenizer: Tokenizer) -> None:
+    async with running(tokenizer, Behaviour(step_s=0.01, max_num_seqs=1)) as run:
+        engine = run.engine
+        first = asyncio.create_task(engine.complete([5, 6], params(60)))
+        await eventually(lambda: run.value("num_requests_running") == 1)
+        with pytest.raises(RequestTimeout, match="no token yet"):
+            await engine.complete([7], params(5), timeout_s=0.1)
+        assert (await first).outputs[0].token_ids == echo_of([5, 6], 60)
+        await run.is_idle()
+
+
+@aio
+async def test_deadline_does_not_wait_for_a_client_that_does_not_read(
+    tokenizer: Tokenizer,
+) -> None:
+    async with running(tokenizer, SLOW) as run:
+        pieces = run.engine.generate([1, 2], params(1000), timeout_s=0.2)
+        await anext(pieces)
+        await eventually(lambda: run.value("kv_cache_blocks", state="used") > 0)
+        await eventually(lambda: run.value("kv_cache_blocks", state="used") == 0)
+        with pytest.raises(RequestTimeout):
+            await collect(pieces)
+        await run.is_idle()
+
+
+@aio
+async def test_requests_in_time_leave_no_deadline(tokenizer: Tokenizer) -> None:
+    async with running(tokenizer) as run:
+        output = await run.engine.complete([1, 2], params(5), timeout_s=60.0)
+        assert output.outputs[0].finish_reason == "length"
+        assert len(run.engine._requests._deadlines) == 0
+        assert run.value("request_timeouts_total") == 0
+
+
+@aio
+async def test_the_line_is_known_at_any_moment(tokenizer: Tokenizer) -> None:
+    async with running(tokenizer, Behaviour(step_s=0.01, max_num_seqs=1)) as run:
+        engine = run.engine
+        tasks = [asyncio.create_task(engine.complete([5] * 9, params(200))) for _ in range(4)]
+        await eventually(lambda: engine.num_waiting == 3)
+        assert engine.waiting.num_tokens == 27
+        tasks[2].cancel()
+        await asyncio.wait(tasks[2:3])
+        assert (engine.num_waiting, engine.waiting.num_tokens) == (2, 18)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert (engine.num_waiting, engine.waiting.num_tokens) == (0, 0)
+        await run.is_idle()
 
 
 # ---------------------------------------------------------------------- numbers

@@ -359,3 +359,22 @@ def test_one_that_cannot_be_decoded_leaves_the_others_alone(tokenizer: Tokenizer
     assert not processor.is_finished("a") and not processor.is_finished("c")
     finished = processor.process([_delta("a", *the, finish_reason="length")], 2.0).finished
     assert finished["a"].outputs[0].text == "thethe"
+
+
+def test_a_panic_of_the_decoder_leaves_the_others_alone(tokenizer: Tokenizer) -> None:
+    class Panic(BaseException):
+        """As libraries in Rust raise it."""
+
+    class Broken:
+        def step(self, *_: object) -> str:
+            raise Panic("index out of range")
+
+    processor = OutputProcessor(tokenizer)
+    for name in ("a", "b"):
+        processor.add(name, PROMPT, _params(), now_s=0.0)
+    processor._completions["b"]._decoder = Broken()  # type: ignore[assignment]
+    the = tokenizer.encode("the")
+    processed = processor.process([_delta("b", *the), _delta("a", *the)], 1.0)
+    assert processed.deltas["a"][0].text == "the"
+    assert "could not be decoded: Panic" in (processed.deltas["b"][0].error or "")
+    assert processed.aborts == ["b"]

@@ -110,3 +110,16 @@ def test_what_the_engine_would_stumble_over_is_refused_by_name(
 def test_place_of_the_broken_character_is_told(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidParameter, match=r"'\\ud800' at position 2"):
         submit(tokenizer, cache_salt="ab\ud800")
+
+
+@pytest.mark.parametrize("name", ["a#1", "#12", "a#b#7", "a\n#3"])
+def test_names_of_further_completions_are_refused(tokenizer: Tokenizer, name: str) -> None:
+    """Else the second completion of ``a`` and the client's own ``a#1`` would be the same."""
+    with pytest.raises(InvalidParameter, match="further completion of request") as info:
+        submit(tokenizer, request_id=name)
+    assert info.value.param == "request_id"
+
+
+@pytest.mark.parametrize("name", ["a#", "a#0", "a#1b", "#", "a#01"])
+def test_other_names_may_have_a_hash(tokenizer: Tokenizer, name: str) -> None:
+    assert submit(tokenizer, request_id=name).request_id == name

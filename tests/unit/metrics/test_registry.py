@@ -21,6 +21,8 @@ NAMES = {
     "octavo:prompt_tokens": "counter",
     "octavo:generation_tokens": "counter",
     "octavo:num_preemptions": "counter",
+    "octavo:request_timeouts": "counter",
+    "octavo:engine_restarts": "counter",
     "octavo:request_success": "counter",
     "octavo:time_to_first_token_seconds": "histogram",
     "octavo:inter_token_latency_seconds": "histogram",

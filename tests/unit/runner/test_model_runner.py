@@ -166,7 +166,7 @@ def test_one_row_that_fails_leaves_its_neighbours_alone(model, expected):
 
 def test_failure_of_the_model_is_an_executor_error(model, monkeypatch):
     def fail(*args):
-        raise RuntimeError("out of memory")
+        raise torch.OutOfMemoryError("out of memory")
 
     runner = make_runner(model)
     stepper = Stepper(runner)
