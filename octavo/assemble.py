@@ -345,6 +345,7 @@ def _make_engine(
     from octavo.kv.manager import BlockManager
     from octavo.runner.model_runner import ModelRunner, RunnerLimits
     from octavo.scheduler.scheduler import Scheduler
+    from octavo.speculate.speculator import Speculator
 
     limits = RunnerLimits(
         num_blocks=plan.num_blocks,
@@ -356,8 +357,13 @@ def _make_engine(
         block_size=plan.block_size,
         enable_prefix_caching=config.cache.enable_prefix_caching,
     )
+    speculation = config.speculation.parsed
     scheduler = Scheduler(
-        config.scheduler, blocks, max_model_len=plan.max_model_len, clock=time.monotonic
+        config.scheduler,
+        blocks,
+        max_model_len=plan.max_model_len,
+        clock=time.monotonic,
+        speculator=None if speculation is None else Speculator(speculation),
     )
     return Engine(
         scheduler,

@@ -6,6 +6,7 @@ a step reads the tokens and blocks of all its rows with one indexed read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,6 +132,15 @@ class RequestTables:
                 f"{copy.table_index} of request {copy.request_id!r}, whose blocks are {table}"
             )
         self.block_ids[seat.index, copy.table_index] = copy.target
+
+    def write_guesses(self, seat: Seat, guesses: Sequence[TokenId]) -> None:
+        """Puts guesses after the known tokens, for one step."""
+        begin = seat.num_known_tokens
+        self.token_ids[seat.index, begin : begin + len(guesses)] = guesses
+
+    def trim_blocks(self, seat: Seat, num_tokens: int, block_size: int) -> None:
+        """Drops the blocks at the end that so many tokens do not need."""
+        seat.num_blocks = min(seat.num_blocks, -(-num_tokens // block_size))
 
     def append_token(self, seat: Seat, token_id: TokenId) -> None:
         """Adds a sampled token to what is known; beyond ``max_model_len`` it cannot be computed,

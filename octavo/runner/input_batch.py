@@ -31,13 +31,13 @@ class InputBatch:
     positions: IntArray  # [num_tokens]
     layout: BatchLayout
     sampled_rows: tuple[int, ...]
-    """Rows of the plan that want a sample: from the logits of their last token."""
+    """Rows of the plan that want a sample: from the logits of their last known token, and those of
+    each guess after it."""
 
-    @property
-    def sampled_tokens(self) -> IntArray:
-        """Packed indices of the tokens whose logits are sampled from, one a sampled row."""
-        last: IntArray = self.layout.query_starts[1:][list(self.sampled_rows)] - 1
-        return last
+    def sampled_tokens(self, row: int, num_guesses: int) -> range:
+        """Packed indices of the tokens whose logits a row is sampled from."""
+        end = int(self.layout.query_starts[row + 1])
+        return range(end - 1 - num_guesses, end)
 
 
 def make_batch(
@@ -83,12 +83,12 @@ def prompt_targets(row: ScheduledRequest, seat: Seat) -> range:
 
 
 def _check(row: ScheduledRequest, seat: Seat, block_size: int) -> None:
-    assert not row.draft_token_ids, "drafts are not verified by this runner"
     end = row.start + row.num_new_tokens
-    if row.num_new_tokens < 1 or row.start < 0 or end > seat.num_known_tokens:
+    num_tokens = seat.num_known_tokens + len(row.draft_token_ids)
+    if row.num_new_tokens < 1 or row.start < 0 or end > num_tokens:
         raise ExecutorError(
             f"the plan wants tokens {row.start} to {end} of request {row.request_id!r}, which has "
-            f"{seat.num_known_tokens} known tokens"
+            f"{num_tokens} known and guessed tokens"
         )
     if end > seat.num_blocks * block_size:
         raise ExecutorError(

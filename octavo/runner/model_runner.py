@@ -26,17 +26,18 @@ from octavo.core.plan import (
     StepTimes,
     TokenLogprobs,
 )
-from octavo.grammar.matcher import Matcher
+from octavo.core.types import TokenId
 from octavo.grammar.store import GrammarStore
 from octavo.models.base import CausalModel
 from octavo.runner import kv_tensors
-from octavo.runner.buffers import RequestTables
+from octavo.runner.buffers import RequestTables, Seat
 from octavo.runner.device import Device
 from octavo.runner.input_batch import InputBatch, make_batch, prompt_targets
 from octavo.runner.memory import logits_rows
 from octavo.sampling.logprobs import prompt_logprobs
 from octavo.sampling.masks import MaskFiller
-from octavo.sampling.pipeline import Sampled, sample
+from octavo.sampling.pipeline import Sampled
+from octavo.sampling.verify import sample_in_turn
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class RunnerLimits:
 class _Outputs(NamedTuple):
     """What a step produced, by row of the plan."""
 
-    sampled: dict[int, Sampled]
+    sampled: dict[int, list[Sampled]]
     prompt: dict[int, tuple[TokenLogprobs, ...]]
     faults: Faults
 
@@ -151,6 +152,9 @@ class ModelRunner:
         """Runs the rows, all of which have a seat."""
         if not plan.rows:
             return StepResult(step_id=plan.step_id, rows=())
+        for row in plan.rows:
+            if row.draft_token_ids:
+                self._tables.write_guesses(self._tables[row.request_id], row.draft_token_ids)
         batch = make_batch(plan.rows, self._tables, self._block_size)
         ctx = ForwardContext(self._backend, self._caches, self._backend.prepare(batch.layout))
         token_ids, positions = (
@@ -167,7 +171,7 @@ class ModelRunner:
             masks.result()
         faults: Faults = {}
         outputs = _Outputs(
-            sampled=self._sample(batch, hidden, plan, watch),
+            sampled=self._sample(batch, hidden, plan, watch, faults),
             prompt=self._score_prompts(batch, hidden, plan, watch, faults),
             faults=faults,
         )
@@ -213,16 +217,52 @@ class ModelRunner:
         self._tables.admit(request, matcher).sampling.fault = fault
 
     def _sample(
-        self, batch: InputBatch, hidden: Tensor, plan: StepPlan, watch: _Stopwatch
-    ) -> dict[int, Sampled]:
-        """Logits and samples of the rows that want one."""
-        sampled: dict[int, Sampled] = {}
-        tokens = batch.sampled_tokens.tolist()
-        for rows, logits in self._logits(hidden, tokens, batch.sampled_rows, watch):
-            states = [self._tables[plan.rows[row].request_id].sampling for row in rows]
-            sampled.update(zip(rows, sample(logits, states), strict=True))
+        self,
+        batch: InputBatch,
+        hidden: Tensor,
+        plan: StepPlan,
+        watch: _Stopwatch,
+        faults: Faults,
+    ) -> dict[int, list[Sampled]]:
+        """Logits and samples of the rows that want one; their tokens become known."""
+        sampled: dict[int, list[Sampled]] = {}
+        for rows in self._portions(batch.sampled_rows, plan):
+            guesses = [plan.rows[row].draft_token_ids for row in rows]
+            tokens = [
+                token
+                for row, draft in zip(rows, guesses, strict=True)
+                for token in batch.sampled_tokens(row, len(draft))
+            ]
+            [(_, logits)] = self._logits(hidden, tokens, tokens, watch)
+            seats = [self._tables[plan.rows[row].request_id] for row in rows]
+            names = [plan.rows[row].request_id for row in rows]
+
+            def take(
+                index: int, token_id: TokenId, seats: list[Seat] = seats, names: list[str] = names
+            ) -> bool:
+                append = self._tables.append_token
+                _guarded(append, seats[index], token_id, name=names[index], faults=faults)
+                return names[index] not in faults
+
+            states = [seat.sampling for seat in seats]
+            found = sample_in_turn(logits, states, guesses, take=take, fill_masks=self._masks.fill)
+            sampled.update(zip(rows, found, strict=True))
             watch.lap("sample")
         return sampled
+
+    def _portions(self, rows: Sequence[int], plan: StepPlan) -> Iterator[list[int]]:
+        """Rows in turn, few enough at once for the logits of all their positions."""
+        portion: list[int] = []
+        num_positions = 0
+        for row in rows:
+            count = 1 + len(plan.rows[row].draft_token_ids)
+            if portion and num_positions + count > self._logits_rows:
+                yield portion
+                portion, num_positions = [], 0
+            portion.append(row)
+            num_positions += count
+        if portion:
+            yield portion
 
     def _score_prompts(
         self,
@@ -264,30 +304,27 @@ class ModelRunner:
             yield labels[begin : begin + self._logits_rows], logits
 
     def _row_result(self, index: int, plan: StepPlan, outputs: _Outputs) -> RowResult:
-        """The result of one row; its token becomes known."""
-        request_id = plan.rows[index].request_id
+        """The result of one row."""
+        row = plan.rows[index]
+        name = row.request_id
         prompt = outputs.prompt.get(index, ())
-        sampled = outputs.sampled.get(index)
-        seat = self._tables[request_id]
-        if sampled is not None and sampled.error is None and not sampled.is_complete:
-            _guarded(
-                self._tables.append_token,
-                seat,
-                sampled.token_id,
-                name=request_id,
-                faults=outputs.faults,
-            )
-        error = outputs.faults.get(request_id) or (sampled and sampled.error)
-        if sampled is None or error is not None:
-            return RowResult(request_id, prompt_logprobs=prompt, error=error)
-        if sampled.is_complete:
-            return RowResult(request_id, prompt_logprobs=prompt, is_complete=True)
+        sampled = outputs.sampled.get(index, [])
+        first = sampled[0] if sampled else None
+        error = outputs.faults.get(name) or (first and first.error)
+        if first is None or error is not None:
+            return RowResult(name, prompt_logprobs=prompt, error=error)
+        if first.is_complete:
+            return RowResult(name, prompt_logprobs=prompt, is_complete=True)
+        seat = self._tables[name]
+        if row.draft_token_ids:
+            num_computed = row.start + row.num_new_tokens - len(row.draft_token_ids)
+            self._tables.trim_blocks(seat, num_computed + len(sampled) - 1, self._block_size)
         return RowResult(
-            request_id,
-            token_ids=(sampled.token_id,),
-            logprobs=() if sampled.logprobs is None else (sampled.logprobs,),
+            name,
+            token_ids=tuple(item.token_id for item in sampled),
+            logprobs=tuple(item.logprobs for item in sampled if item.logprobs is not None),
             prompt_logprobs=prompt,
-            is_complete=_is_complete(seat.sampling.matcher),
+            is_complete=seat.sampling.is_complete,
         )
 
 
@@ -327,7 +364,3 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and (
         "can't allocate memory" in text or "not enough memory" in text
     )
-
-
-def _is_complete(matcher: Matcher | None) -> bool:
-    return matcher is not None and matcher.is_complete

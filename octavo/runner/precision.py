@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from octavo.attention.base import AttentionBackend, Placement
 from octavo.attention.native import NativeAttention
 from octavo.attention.select import choose
@@ -119,6 +121,9 @@ def pack(
     if kernels.isa is None:
         decoder.pack()
         return decoder, choose(spec, placement, config.device.attention_backend)
+    # The kernels have threads of their own. torch's would only be in their way: those look for work
+    # for a while after each operation, and sampling is too short to be worth it.
+    torch.set_num_threads(1)
     model = NativeDecoder(
         decoder,
         kernels.isa,

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from octavo.core.types import TokenId
 from octavo.sampling.state import RequestSampling
+from octavo.sampling.sums import row_sums
 from octavo.sampling.uniform import uniforms
 
 DEPTHS = (256, 4096)
@@ -95,10 +96,10 @@ def _cut_weights(
     min_p = torch.tensor([p.min_p for p in params], dtype=torch.float64, device=values.device)
     weights = torch.exp((values - values[:, :1]).double())
     weights *= torch.arange(depth, device=values.device) < top_k[:, None]
-    total = weights.sum(-1)
+    total = row_sums(weights)
     open_ended = (top_k > depth) & (top_p < 1)
     if bool(open_ended.any()):
-        everything = torch.exp(logits - values[:, :1]).sum(-1, dtype=torch.float64)
+        everything = row_sums(torch.exp(logits - values[:, :1]), torch.float64)
         total = torch.where(top_k > depth, everything, total)
     before = torch.cumsum(weights, dim=-1) - weights
     kept = (before < (top_p * total)[:, None]) | (top_p >= 1)[:, None]

@@ -10,6 +10,7 @@ from torch import Tensor
 from octavo.core.plan import TokenLogprobs
 from octavo.core.types import TokenId
 from octavo.sampling.draw import best
+from octavo.sampling.sums import log_sum_exp
 
 
 def token_logprobs(
@@ -22,7 +23,7 @@ def token_logprobs(
         nums_top: how many alternatives each row wants; of equal ones the lowest ids come first.
     """
     chosen = torch.tensor(token_ids, device=logits.device)[:, None]
-    totals = torch.logsumexp(logits, dim=-1, keepdim=True)
+    totals = log_sum_exp(logits)
     own = logits.gather(-1, chosen)
     ranks = (logits > own).sum(-1) + 1
     most = min(max(nums_top, default=0), logits.shape[-1])

@@ -39,6 +39,12 @@ class MaskFiller:
         constrained = [(state, state.matcher) for state in states if state.matcher is not None]
         return self._pool.submit(self._fill, constrained) if constrained else None
 
+    def fill(self, states: Sequence[RequestSampling]) -> None:
+        """The same at once."""
+        future = self.start(states)
+        if future is not None:
+            future.result()
+
     def _fill(self, rows: Sequence[tuple[RequestSampling, Matcher]]) -> None:
         matchers = [matcher for _, matcher in rows]
         masks = np.zeros((len(rows), matchers[0].mask_bytes), np.uint8)

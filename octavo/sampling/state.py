@@ -62,6 +62,11 @@ class RequestSampling:
         """Index of the output token that is sampled next."""
         return len(self.output_token_ids)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing can follow the output: its grammar says so."""
+        return self.matcher is not None and self.matcher.is_complete
+
     def append(self, token_id: TokenId) -> None:
         """A token has been generated."""
         self.output_token_ids.append(token_id)

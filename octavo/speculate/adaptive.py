@@ -1,12 +1,12 @@
 """How long a draft should be: as long as its next token is worth the time that it takes.
 
-Two things are learned while the engine runs. A step takes ``a + b * tokens`` seconds: while decoding
-is bound by memory, b is small and drafts are nearly free; in a large batch it is not. And each
-request's drafts are kept up to a length that depends on its text. A draft's j-th token is kept with
-probability q^j, where q is the share of the request's guesses that were right, so it adds q^j tokens
-to a step that becomes b seconds longer; it pays if that is more than the batch makes in b seconds
-otherwise (the marginal form of Leviathan et al., "Fast Inference from Transformers via Speculative
-Decoding", 2023, theorem 3.8, for a batch).
+Two things are learned while the engine runs. A step takes ``a + b * tokens`` seconds: while
+decoding is bound by memory, b is small and drafts are nearly free; in a large batch it is not. And
+each request's drafts are kept up to a length that depends on its text. A draft's j-th token is kept
+with probability q^j, where q is the share of the request's guesses that were right, so it adds q^j
+tokens to a step that becomes b seconds longer; it pays if that is more than the batch makes in b
+seconds otherwise (the marginal form of Leviathan et al., "Fast Inference from Transformers via
+Speculative Decoding", 2023, theorem 3.8, for a batch).
 """
 
 from __future__ import annotations
