@@ -46,7 +46,7 @@ class Structured:
             )
         if not isinstance(self.value, str):
             raise InvalidParameter(
-                f"structured has a {type(self.value).__name__} as its {self.kind}: use text, or "
+                f"structured has {self.value!r:.60} as its {self.kind}: use text, or "
                 f"Structured.{self.kind}(...)",
                 param="structured",
             )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher, LLParserLimits, regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo.core.errors import InvalidParameter
@@ -62,7 +62,7 @@ def grammar_source(structured: Structured) -> str:
                 schema = _object_schema(value)
                 return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)
             case "regex":
-                return LLMatcher.grammar_from_regex(value)
+                return LLMatcher.grammar_from_regex(_ascii_digits(value))
             case "choice":
                 choices = json.loads(value)
                 return LLMatcher.grammar_from_regex("|".join(map(_literal, choices)))
@@ -107,6 +107,13 @@ def _object_schema(value: str) -> str:
         case "false":
             raise ValueError("no text at all has this form")
     return value
+
+
+def _ascii_digits(pattern: str) -> str:
+    r"""``\d`` as 0 to 9: nobody who writes it wants all the digits that Unicode has."""
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
+        raise ValueError("it ends in a lone backslash")
+    return regex_to_lark(pattern, "d")
 
 
 def _literal(text: str) -> str:

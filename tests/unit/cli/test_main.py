@@ -79,6 +79,37 @@ def test_a_file_of_prompts(model, tmp_path: Path):
     assert [len(record["completions"]) for record in records] == [1, 2, 1]
 
 
+def test_outputs_of_a_form(model, tmp_path: Path, capsys):
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text('{"enum": ["é", 17]}', encoding="utf-8")
+    grammar.write_text('start: "the" " fox"')
+    wanted = {
+        ("--regex", "ab{3}c"): ["abbbc"],
+        ("--choice", "over the", "lazy dog"): ["over the", "lazy dog"],
+        ("--json-schema", str(schema)): ['"é"', "17"],
+        ("--grammar", str(grammar)): ["the fox"],
+    }
+    for flags, texts in wanted.items():
+        arguments = ["generate", model, "--prompt", "a", "--max-tokens", "30", *flags, *FLAGS]
+        assert main(arguments) == 0
+        assert capsys.readouterr().out.removesuffix("\n") in texts
+    source = tmp_path / "in.jsonl"
+    source.write_text(
+        '{"prompt": "a", "max_tokens": 9, "structured": {"regex": "own"}}\n'
+        '{"prompt": "a", "max_tokens": 9, "structured": null}'
+    )
+    assert main(["generate", model, "--input", str(source), "--regex", "flag", *FLAGS]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["completions"][0]["text"] for record in records] == ["own", "flag"]
+
+
+@pytest.mark.parametrize("flag", ["--json-schema", "--grammar"])
+def test_forms_that_cannot_be_read_are_told_before_the_model_loads(tmp_path, capsys, flag):
+    path = str(tmp_path / "none")
+    assert main(["generate", str(tmp_path / "no model"), "--prompt", "x", flag, path]) == 1
+    assert f"{flag} {path} cannot be read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -103,6 +134,11 @@ def test_a_file_of_prompts(model, tmp_path: Path):
         ('{"prompt": "a", "logit_bias": [1]}', "logit_bias is [1]"),
         ('{"prompt": "a", "logit_bias": {"x": 1}}', "the key 'x'"),
         ('{"prompt": "a", "logit_bias": {"999": 1}}', "999"),
+        ('{"prompt": "a", "structured": "a"}', "structured is 'a'"),
+        ('{"prompt": "a", "structured": {}}', "exactly one of"),
+        ('{"prompt": "a", "structured": {"xml": "a"}}', "exactly one of"),
+        ('{"prompt": "a", "structured": {"regex": 5}}', "structured has 5 as its regex"),
+        ('{"prompt": "a", "structured": {"regex": "("}}', "unclosed group"),
     ],
     ids=lambda value: value[:40],
 )
