@@ -6,10 +6,16 @@ import argparse
 from typing import Any
 
 from octavo.cli.options import add_config_options, given_options
-from octavo.core.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig
+from octavo.core.config import (
+    CacheConfig,
+    DeviceConfig,
+    ModelConfig,
+    SchedulerConfig,
+    SpeculationConfig,
+)
 from octavo.core.params import SamplingParams
 
-ENGINE_PARTS = (ModelConfig, CacheConfig, SchedulerConfig, DeviceConfig)
+ENGINE_PARTS = (ModelConfig, CacheConfig, SchedulerConfig, DeviceConfig, SpeculationConfig)
 
 _NOT_FLAGS = frozenset(
     {

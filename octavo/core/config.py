@@ -7,12 +7,14 @@ not configuration: see `octavo.core.cache_plan` and `octavo.core.model_spec`.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Literal
 
 from octavo.core.access_config import LimitsConfig, SecurityConfig
 from octavo.core.options import require as _require
 from octavo.core.options import split_options
+from octavo.core.speculation import Speculation, parse_speculation
 from octavo.core.types import (
     DeviceOption,
     DtypeOption,
@@ -265,6 +267,26 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationConfig:
+    """Speculative decoding: guesses checked with the model itself, for the same tokens sooner."""
+
+    speculative_config: str | None = None
+    """A JSON object such as {"method": "ngram", "num_speculative_tokens": 8}; none by default."""
+
+    def __post_init__(self) -> None:
+        given: object = self.speculative_config
+        if isinstance(given, dict):
+            object.__setattr__(self, "speculative_config", json.dumps(given))
+        _ = self.parsed  # a mistake is told now
+
+    @property
+    def parsed(self) -> Speculation | None:
+        """What it says; None for no speculation."""
+        text = self.speculative_config
+        return None if text is None else parse_speculation(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Everything that the engine must know to start."""
 
@@ -272,6 +294,7 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
     @classmethod
     def from_options(cls, **options: object) -> EngineConfig:

@@ -77,6 +77,11 @@ class StepPlan:
         """Tokens that the step computes."""
         return sum(row.num_new_tokens for row in self.rows)
 
+    @property
+    def is_decode_only(self) -> bool:
+        """Whether every row computes one known token, and guesses after it."""
+        return all(row.num_new_tokens == 1 + len(row.draft_token_ids) for row in self.rows)
+
 
 class TokenLogprobs(NamedTuple):
     """Log-probabilities at one position, from the model's raw logits (natural logarithm)."""
@@ -116,6 +121,11 @@ class StepTimes:
     sample_s: float = 0.0
     """Logits to tokens."""
 
+    @property
+    def total_s(self) -> float:
+        """All parts."""
+        return self.prepare_s + self.forward_s + self.sample_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
@@ -123,6 +133,7 @@ class StepResult:
 
     step_id: int
     rows: tuple[RowResult, ...]
+    """A row with drafts has one token more than there were right guesses."""
     times: StepTimes = field(default_factory=StepTimes)
 
 

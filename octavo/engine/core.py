@@ -160,6 +160,8 @@ class Engine:
             num_preemptions=counters.num_preemptions,
             num_prefix_queries=counters.num_prefix_queries,
             num_prefix_hits=counters.num_prefix_hits,
+            drafted=tuple(counters.drafted),
+            accepted=tuple(counters.accepted),
             schedule_s=schedule_s,
             commit_s=commit_s,
             executor=times,

@@ -42,6 +42,10 @@ class StepStats:
     """Prompt tokens looked up in the prefix cache."""
     num_prefix_hits: int = 0
     """Prompt tokens found there."""
+    drafted: tuple[int, ...] = ()
+    """Speculative decoding: tokens guessed, by position in the draft."""
+    accepted: tuple[int, ...] = ()
+    """Those that were right."""
     schedule_s: float = 0.0
     commit_s: float = 0.0
     executor: StepTimes = field(default_factory=StepTimes)

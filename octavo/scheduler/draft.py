@@ -6,7 +6,7 @@ from itertools import chain
 
 from octavo.core.plan import BlockCopy, NewRequest, ScheduledRequest, StepPlan
 from octavo.core.request import Request
-from octavo.core.types import BlockId, RequestId
+from octavo.core.types import BlockId, RequestId, TokenId
 from octavo.kv.manager import BlockDelta
 from octavo.scheduler.budget import StepBudget
 
@@ -25,13 +25,20 @@ class DraftPlan:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, request: Request, num_tokens: int, delta: BlockDelta) -> None:
-        """Plans the next ``num_tokens`` of a request, for which blocks are reserved."""
+    def add(
+        self,
+        request: Request,
+        num_tokens: int,
+        delta: BlockDelta,
+        guesses: tuple[TokenId, ...] = (),
+    ) -> None:
+        """Plans the next ``num_tokens`` of a request, for which blocks are reserved; the last of
+        them may be guesses."""
         start = request.num_computed_tokens
-        wants_sample = start + num_tokens == request.num_known_tokens
+        wants_sample = start + num_tokens - len(guesses) == request.num_known_tokens
         name = request.request_id
         self._rows[name] = ScheduledRequest(
-            name, start, num_tokens, delta.new_block_ids, (), wants_sample
+            name, start, num_tokens, delta.new_block_ids, guesses, wants_sample
         )
         if delta.copies:
             self._copies[name] = delta.copies

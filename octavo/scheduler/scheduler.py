@@ -29,6 +29,7 @@ from octavo.scheduler.policy import POLICIES, Rank
 from octavo.scheduler.queue import WaitingLine
 from octavo.scheduler.siblings import Siblings
 from octavo.scheduler.stop import Stop, check_stop
+from octavo.speculate.speculator import Speculator
 
 
 class Scheduler:
@@ -38,13 +39,20 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, blocks: BlockManager, *, max_model_len: int, clock: Clock
+        self,
+        config: SchedulerConfig,
+        blocks: BlockManager,
+        *,
+        max_model_len: int,
+        clock: Clock,
+        speculator: Speculator | None = None,
     ) -> None:
         self.blocks = blocks
         self.counters = StepCounters()
         self._config = config
         self._max_model_len = max_model_len
         self._clock = clock
+        self._speculator = speculator
         self._policy = POLICIES[config.policy]
         self._numbers = count()
         self._step_ids = count()
@@ -134,6 +142,8 @@ class Scheduler:
                 delta = self._commit_row(request, row, outcome)
                 if delta is not None:
                     deltas.append(delta)
+        if self._speculator is not None and plan.is_decode_only:
+            self._speculator.observe_step(plan.num_tokens, result.times.total_s)
         return deltas
 
     def fail(self, plan: StepPlan, error: str) -> list[RequestDelta]:
@@ -197,17 +207,43 @@ class Scheduler:
             budget.num_long_prompts += budget.is_long(remaining)
         # Blocks and policy may have brought them here in another order than that of the policy.
         others.sort(key=lambda entry: self._ranks[entry[0].request_id])
+        num_decodes_left = len(decodes)
         for request, remaining in (*decodes, *others):
             if request.request_id not in self._running:
                 continue  # preempted for the sake of one before it
             num_tokens = budget.grant(remaining)
             if num_tokens == 0:
                 break
+            num_decodes_left -= remaining == 1
+            if self._speculator is not None and remaining == 1:
+                spare = budget.num_tokens - 1 - num_decodes_left
+                if self._plan_guesses(request, spare, len(decodes), draft):
+                    continue
             delta = self.blocks.reserve(request, num_tokens)
             if delta is None:
                 delta = self._make_room(request, num_tokens, draft)
             if delta is not None:
                 draft.add(request, num_tokens, delta)
+
+    def _plan_guesses(
+        self, request: Request, spare: int, num_decodes: int, draft: DraftPlan
+    ) -> bool:
+        """Plans a decode together with guesses of what comes after it; False if there are none,
+        or no blocks to spare for them."""
+        assert self._speculator is not None
+        limit = min(spare, self._max_model_len - request.num_known_tokens)
+        if request.params.max_tokens is not None:
+            limit = min(limit, request.params.max_tokens - len(request.output_token_ids) - 1)
+        guesses = self._speculator.draft(
+            request, limit, num_tokens=num_decodes, num_rows=num_decodes
+        )
+        if not guesses:
+            return False
+        delta = self.blocks.reserve(request, 1 + len(guesses))
+        if delta is None:
+            return False
+        draft.add(request, 1 + len(guesses), delta, guesses)
+        return True
 
     def _make_room(self, request: Request, num_tokens: int, draft: DraftPlan) -> BlockDelta | None:
         """Blocks for a running request at the expense of those ranked last."""
@@ -287,29 +323,48 @@ class Scheduler:
     ) -> RequestDelta | None:
         if outcome.error is not None:
             return self._end(request, Stop("error"), error=outcome.error)
-        end = request.num_computed_tokens = row.start + row.num_new_tokens
+        num_accepted = max(0, len(outcome.token_ids) - 1)
+        num_rejected = len(row.draft_token_ids) - num_accepted if row.draft_token_ids else 0
+        outcome, stop = self._append(request, outcome)
+        # After a stop among right guesses, more is computed than known.
+        end = min(row.start + row.num_new_tokens - num_rejected, request.num_known_tokens)
+        request.num_computed_tokens = end
         self.blocks.commit(request)
+        if row.draft_token_ids:
+            self._commit_draft(request, row, num_accepted)
         if row.start < request.num_prompt_tokens:
             self._commit_prompt(request, row.start, end)
         if outcome.prompt_logprobs:
             unseen = unseen_prompt_logprobs(request, row, outcome)
             outcome = outcome._replace(prompt_logprobs=unseen)
+        if stop is not None:
+            return self._end(request, stop, outcome)
+        # The first piece of a prompt is news: the request has left the line.
+        if not outcome.token_ids and not outcome.prompt_logprobs and request.is_announced:
+            return None
+        return client_delta(request, outcome)
+
+    def _append(self, request: Request, outcome: RowResult) -> tuple[RowResult, Stop | None]:
+        """Makes tokens known until one ends the request; what comes after it is dropped."""
         for num_kept, token in enumerate(outcome.token_ids, 1):
             request.output_token_ids.append(token)
             self.counters.num_generated_tokens += 1
             is_last = outcome.is_complete and num_kept == len(outcome.token_ids)
             stop = check_stop(request, self._max_model_len, is_complete=is_last)
             if stop is not None:
-                outcome = outcome._replace(
+                kept = outcome._replace(
                     token_ids=outcome.token_ids[:num_kept], logprobs=outcome.logprobs[:num_kept]
                 )
-                return self._end(request, stop, outcome)
-        if outcome.is_complete:
-            return self._end(request, Stop("stop", keeps_token=True), outcome)
-        # The first piece of a prompt is news: the request has left the line.
-        if not outcome.token_ids and not outcome.prompt_logprobs and request.is_announced:
-            return None
-        return client_delta(request, outcome)
+                return kept, stop
+        return outcome, Stop("stop", keeps_token=True) if outcome.is_complete else None
+
+    def _commit_draft(self, request: Request, row: ScheduledRequest, num_accepted: int) -> None:
+        """Gives back the blocks of wrong guesses, and learns from them."""
+        num_drafted = len(row.draft_token_ids)
+        self.blocks.trim(request)
+        self.counters.count_draft(num_accepted, num_drafted)
+        if self._speculator is not None:
+            self._speculator.observe_draft(request.request_id, num_accepted, num_drafted)
 
     def _commit_prompt(self, request: Request, start: int, end: int) -> None:
         """Positions ``start`` to ``end`` are computed, and the first of them is in the prompt."""
@@ -337,6 +392,8 @@ class Scheduler:
         request.state = RequestState.FINISHED
         request.finish_reason, request.stop_reason = stop.finish_reason, stop.stop_reason
         del self._requests[name], self._ranks[name]
+        if self._speculator is not None:
+            self._speculator.forget(name)
         delta = client_delta(request, outcome or RowResult(name), error)
         return replace(delta, keeps_last_token=True) if stop.keeps_token else delta
 

@@ -129,7 +129,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.transport.close()  # it never said a word
         else:
             what = "headers" if phase == "head" else "body"
-            kind = Kind(408, "invalid_request_error", "request_timeout")
+            kind = Kind(408, "invalid_request_error", "request_too_slow")
             self._refuse(
                 kind, f"the request's {what} took longer than {seconds:g} s: send it faster"
             )

@@ -68,6 +68,7 @@ async def test_headers_that_never_end(tokenizer: Tokenizer) -> None:
             began = time.monotonic()
             error = error_in(await trickle(server, first, drop), 408)
             assert "headers took longer than 0.3 s" in error["message"]
+            assert error["code"] == "request_too_slow"
             assert 0.25 < time.monotonic() - began < 3
         for first, drop in ((b"", b""), (b"", b"\r\n")):
             assert status_of(await trickle(server, first, drop)) in (0, 408)
