@@ -228,7 +228,10 @@ class ServerConfig:
     """Unix socket to listen on, instead of host and port."""
 
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    """Keys, certificates and origins."""
+
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    """What a connection and a key may use."""
 
     def __post_init__(self) -> None:
         _require(bool(self.host), "host is empty: use 0.0.0.0 for every interface")

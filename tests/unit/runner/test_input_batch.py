@@ -48,7 +48,7 @@ def test_rows_become_packed_arrays(tables):
     assert batch.layout.block_tables[:, :3].tolist()[1] == [2, 0, 7]
     assert batch.layout.block_tables.tolist()[0][:2] == [9, 1]
     assert batch.sampled_rows == (0, 1)
-    assert batch.sampled_tokens.tolist() == [2, 3]
+    assert [*batch.sampled_tokens(0, 0), *batch.sampled_tokens(1, 0)] == [2, 3]
 
 
 @pytest.mark.parametrize(
