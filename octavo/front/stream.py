@@ -79,7 +79,7 @@ class Stream:
             if count:
                 before = self.last_token_s[index]
                 if before is None:
-                    metrics.observe_first_token(now_s - self.arrival_s)
+                    metrics.observe_first_token(now_s - self.arrival_s, count)
                 else:
                     metrics.observe_gap(now_s - before, count)
                 self.last_token_s[index] = now_s
