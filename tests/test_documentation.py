@@ -31,8 +31,9 @@ def test_every_field_has_a_sentence(part: type) -> None:
         assert docs.get(item.name, "").endswith("."), f"{part.__name__}.{item.name}"
 
 
-def test_settings_page_is_up_to_date() -> None:
-    command = [sys.executable, str(ROOT / "scripts/settings_reference.py"), "--check"]
+@pytest.mark.parametrize("page", ["settings", "metrics"])
+def test_generated_pages_are_up_to_date(page: str) -> None:
+    command = [sys.executable, str(ROOT / f"scripts/{page}_reference.py"), "--check"]
     subprocess.run(command, check=True)
 
 
