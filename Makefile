@@ -22,6 +22,7 @@ check: $(VENV)/.installed-dev  ## lint, types, import contracts, size budget
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/budget.py
 	$(BIN)/python scripts/settings_reference.py --check
+	$(BIN)/python scripts/metrics_reference.py --check
 
 format: $(VENV)/.installed-dev  ## rewrite files as `check` wants them
 	$(BIN)/ruff check --fix .

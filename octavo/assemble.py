@@ -157,6 +157,7 @@ def build_engine(
         max_num_batched_tokens=config.scheduler.token_budget(),
         max_num_seqs=config.scheduler.max_num_seqs,
         policy=config.scheduler.policy,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
         startup_s=stages.seconds,
     )
     return engine, info

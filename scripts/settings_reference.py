@@ -15,6 +15,7 @@ from octavo.core.config import (
     SchedulerConfig,
     ServerConfig,
 )
+from octavo.core.observe_config import ObservabilityConfig
 from octavo.core.options import ALIASES, part_fields
 from octavo.core.params import SamplingParams
 
@@ -37,6 +38,7 @@ ENVIRONMENT = """
 | --- | --- |
 | `OCTAVO_CHECK_INVARIANTS` | `1`: verify every block and reference count after each step |
 | `OCTAVO_LOG_LEVEL` | `DEBUG`, `INFO` (default), `WARNING` or `ERROR` |
+| `OCTAVO_LOG_FORMAT` | `text` (default) or `json`; as `--log-format` |
 | `OCTAVO_API_KEY` | an API key, as `--api-key` |
 | `OCTAVO_API_KEYS` | API keys, as in the lines of `--api-key-file`, with commas between them |
 | `OCTAVO_METRICS_KEY` | as `--metrics-key` |
@@ -74,7 +76,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 if the page is out of date")
     args = parser.parse_args()
     parts = (ModelConfig, CacheConfig, SchedulerConfig, DeviceConfig)
-    parts += (ServerConfig, SecurityConfig, LimitsConfig)
+    parts += (ServerConfig, SecurityConfig, LimitsConfig, ObservabilityConfig)
     text = HEAD + "".join(table(part, flags=True) for part in parts)
     text += table(SamplingParams, flags=False) + ENVIRONMENT
     if args.check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from octavo.core import config, errors
-from octavo.core.options import field_docs
+from octavo.core.access_config import LimitsConfig, SecurityConfig
+from octavo.core.observe_config import ObservabilityConfig
+from octavo.core.options import part_fields
 from octavo.core.params import SamplingParams
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,19 +21,22 @@ PARTS = [
     config.SchedulerConfig,
     config.DeviceConfig,
     config.ServerConfig,
+    SecurityConfig,
+    LimitsConfig,
+    ObservabilityConfig,
     SamplingParams,
 ]
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
 def test_every_field_has_a_sentence(part: type) -> None:
-    docs = field_docs(part)
-    for item in dataclasses.fields(part):
-        assert docs.get(item.name, "").endswith("."), f"{part.__name__}.{item.name}"
+    for item, _, doc in part_fields(part):
+        assert doc.endswith("."), f"{part.__name__}.{item.name}"
 
 
-def test_settings_page_is_up_to_date() -> None:
-    command = [sys.executable, str(ROOT / "scripts/settings_reference.py"), "--check"]
+@pytest.mark.parametrize("page", ["settings", "metrics"])
+def test_generated_pages_are_up_to_date(page: str) -> None:
+    command = [sys.executable, str(ROOT / f"scripts/{page}_reference.py"), "--check"]
     subprocess.run(command, check=True)
 
 

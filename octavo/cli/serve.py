@@ -6,30 +6,26 @@ import argparse
 import asyncio
 import logging
 import signal
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
-
 from octavo import assemble
+from octavo.cli.announcer import Announcer
 from octavo.cli.logs import set_up_logging
 from octavo.cli.options import add_config_options, given_options
 from octavo.cli.sampling import add_engine_arguments, engine_options
 from octavo.core.access_config import LimitsConfig, SecurityConfig
 from octavo.core.config import EngineConfig, ServerConfig
 from octavo.core.errors import ConfigError
+from octavo.core.observe_config import ObservabilityConfig
 from octavo.front.supervisor import RestartLimits
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from octavo.core.info import EngineInfo
     from octavo.front.async_engine import AsyncEngine
     from octavo.server.access.control import Access
     from octavo.server.state import ServerState
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SERVER_PARTS = (ServerConfig, SecurityConfig, LimitsConfig)
+SERVER_PARTS = (ServerConfig, SecurityConfig, LimitsConfig, ObservabilityConfig)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,15 +48,17 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         EngineDead: the engine is gone, and starting it again does not help.
     """
-    set_up_logging()
+    observability = ObservabilityConfig(**given_options(args, ObservabilityConfig))
+    log_format = set_up_logging(observability.log_format)
     engine_config = EngineConfig.from_options(**engine_options(args))
     server_config = ServerConfig(
         security=SecurityConfig(**given_options(args, SecurityConfig)),
         limits=LimitsConfig(**given_options(args, LimitsConfig)),
+        observability=observability,
         **given_options(args, ServerConfig),
     )
     try:
-        event_loop_runner()(_serve(engine_config, server_config))
+        event_loop_runner()(_serve(engine_config, server_config, Announcer(log_format)))
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
     return 0
@@ -76,14 +74,17 @@ def event_loop_runner() -> Callable[[Coroutine[Any, Any, None]], None]:
     return runner
 
 
-async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> None:
+async def _serve(
+    engine_config: EngineConfig, server_config: ServerConfig, announcer: Announcer
+) -> None:
     from octavo.server.access.control import Access
+    from octavo.server.sinks import make_sinks
     from octavo.server.tls import tls_context
 
-    console = Console(stderr=True, highlight=False)
     began = time.perf_counter()
     access = Access(server_config.security, server_config.limits)
     tls = tls_context(server_config.security)
+    sinks = make_sinks(server_config.observability)
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - this is a coroutine of a task
     # While the model loads; then `run.serve` has handlers of its own.
@@ -108,18 +109,20 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
         names = server_config.served_model_name or (engine_config.model.model,)
         engine = assemble.make_async_engine(supervisor, front, names[0], guard)
         state = _state(engine, server_config, access, names, front)
-        info = await _start(engine, console)
-        _print_ledger(console, info)
+        state.sinks = sinks
+        announcer.ledger(await announcer.watch(engine))
         run.listen(sock)
-        console.print(
+        announcer.say(
             f"ready after {time.perf_counter() - began:.1f} s: "
             f"{run.address(sock, server_config)}  (model {names[0]}, {_who(access)})"
         )
         app = create_app(state)
-        await run.serve(app, engine, sock, server_config, console.print, tls)
+        await run.serve(app, engine, sock, server_config, announcer.say, tls)
     finally:
         guard.close()
         supervisor.close()
+        for sink in sinks:
+            sink.close()
 
 
 def _reload(access: Access, tls: SSLContext | None, config: SecurityConfig) -> None:
@@ -165,30 +168,3 @@ def _state(
         generation_defaults=front.generation_defaults,
         chat_template=ChatTemplate(template, front.tokenizer.special_tokens),
     )
-
-
-async def _start(engine: AsyncEngine, console: Console) -> EngineInfo:
-    """Waits for the engine, with a bar where somebody can see one."""
-    columns = (
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
-        task = bar.add_task("starting", total=1.0)
-        return await engine.start(
-            lambda stage, share: bar.update(task, description=stage, completed=share)
-        )
-
-
-def _print_ledger(console: Console, info: EngineInfo) -> None:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_row("model", f"{info.model} ({info.spec.architecture}, {info.dtype})")
-    table.add_row("device", f"{info.device}, attention: {info.attention_backend}")
-    for what, amount in info.cache_plan.ledger():
-        table.add_row(what, amount)
-    parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in info.startup_s.items())
-    table.add_row("start", parts)
-    console.print(table)

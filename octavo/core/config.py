@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from octavo.core.access_config import LimitsConfig, SecurityConfig
+from octavo.core.observe_config import ObservabilityConfig
 from octavo.core.options import require as _require
 from octavo.core.options import split_options
 from octavo.core.speculation import Speculation, parse_speculation
@@ -232,6 +233,9 @@ class ServerConfig:
 
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     """What a connection and a key may use."""
+
+    observability: ObservabilityConfig = field(default_factory=ObservabilityConfig)
+    """What is told about requests, and to whom."""
 
     def __post_init__(self) -> None:
         _require(bool(self.host), "host is empty: use 0.0.0.0 for every interface")

@@ -11,6 +11,8 @@ from octavo.core.errors import ConfigError
 
 _FLAGS = {"1": True, "true": True, "0": False, "false": False, "": False}
 _ISAS = ("avx512", "avx2", "portable")
+_FORMATS = ("text", "json")
+LOG_FORMAT = "OCTAVO_LOG_FORMAT"
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -36,6 +38,14 @@ def log_level() -> str:
     raw = os.environ.get("OCTAVO_LOG_LEVEL", "INFO").upper()
     if raw not in _LEVELS:
         raise ConfigError(f"OCTAVO_LOG_LEVEL={raw!r}: use one of {', '.join(_LEVELS)}")
+    return raw
+
+
+def log_format() -> str:
+    """``OCTAVO_LOG_FORMAT``: text (default) or json."""
+    raw = os.environ.get(LOG_FORMAT, "").lower() or _FORMATS[0]
+    if raw not in _FORMATS:
+        raise ConfigError(f"{LOG_FORMAT}={raw!r}: use {' or '.join(_FORMATS)}")
     return raw
 
 

@@ -28,5 +28,6 @@ class EngineInfo:
     """What weights are rounded to, in words: ``int8``, or the types of a GGUF file."""
     policy: PolicyName | None = None
     """Whether priorities of requests count; None if the engine does not say."""
+    enable_prefix_caching: bool = True
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds spent on each part of the start, in order."""

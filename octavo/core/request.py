@@ -54,6 +54,8 @@ class Request:
     is_announced: bool = False
     """Whether the client's side has had a delta of this request."""
     first_scheduled_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
     finish_reason: FinishReason | None = None
     stop_reason: TokenId | str | None = None
 
@@ -71,6 +73,12 @@ class Request:
     def num_remaining_tokens(self) -> int:
         """Known tokens still to compute."""
         return self.num_known_tokens - self.num_computed_tokens
+
+    def note_tokens(self, now_s: float) -> None:
+        """Tokens have been generated at this time."""
+        self.last_token_s = now_s
+        if self.first_token_s is None:
+            self.first_token_s = now_s
 
     def token_ids(self) -> list[TokenId]:
         """All known tokens, prompt first."""

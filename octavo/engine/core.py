@@ -14,6 +14,8 @@ from octavo.core.protocols import Clock, Executor, Preparer
 from octavo.core.request import Request, fork_id
 from octavo.core.types import RequestId
 from octavo.engine.preparing import Preparing
+from octavo.engine.snapshot import take_snapshot
+from octavo.metrics.snapshot import EngineSnapshot
 from octavo.metrics.stats import StepStats
 from octavo.scheduler.counters import StepCounters
 from octavo.scheduler.scheduler import Scheduler
@@ -140,6 +142,17 @@ class Engine:
                 self._scheduler.abort(aborted)
         return deltas
 
+    def snapshot(self, max_requests: int, block_range: range | None) -> EngineSnapshot:
+        """Every request and, if wanted, every block of a range, between steps."""
+        return take_snapshot(
+            self._scheduler,
+            self._preparing.requests(),
+            step_id=self._last_step_id,
+            now_s=self._clock(),
+            max_requests=max_requests,
+            block_range=block_range,
+        )
+
     def stats(self) -> StepStats:
         """The state now, without a step."""
         return self._stats(None, 0.0, 0.0, StepTimes())
@@ -155,6 +168,7 @@ class Engine:
             num_waiting=scheduler.num_waiting + len(self._preparing.names()),
             cache=scheduler.blocks.stats(),
             num_rows=len(plan.rows) if plan else 0,
+            num_tokens=plan.num_tokens if plan else 0,
             num_prompt_tokens=counters.num_prompt_tokens,
             num_generated_tokens=counters.num_generated_tokens,
             num_preemptions=counters.num_preemptions,
@@ -162,6 +176,9 @@ class Engine:
             num_prefix_hits=counters.num_prefix_hits,
             drafted=tuple(counters.drafted),
             accepted=tuple(counters.accepted),
+            num_resume_queries=counters.num_resume_queries,
+            num_resume_hits=counters.num_resume_hits,
+            num_forked_tokens=counters.num_forked_tokens,
             schedule_s=schedule_s,
             commit_s=commit_s,
             executor=times,

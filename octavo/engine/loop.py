@@ -14,7 +14,17 @@ from octavo.core.protocols import Clock
 from octavo.core.request import Request
 from octavo.engine.core import Engine, refusal
 from octavo.transport.base import EngineEnd
-from octavo.transport.messages import Abort, Failed, Ready, Shutdown, StepDone, Submit, ToEngine
+from octavo.transport.messages import (
+    Abort,
+    Failed,
+    Inspect,
+    Inspected,
+    Ready,
+    Shutdown,
+    StepDone,
+    Submit,
+    ToEngine,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +81,19 @@ class EngineLoop:
                 return self._submit(message)
             case Abort(request_ids):
                 return self._engine.abort(request_ids)
+            case Inspect():
+                return self._inspect(message)
             case Shutdown():
                 self._leaving = True
                 return []
+
+    def _inspect(self, message: Inspect) -> list[RequestDelta]:
+        first = min(message.first_block, self._info.cache_plan.num_blocks)
+        stop = min(first + message.num_blocks, self._info.cache_plan.num_blocks)
+        wanted = range(first, stop) if message.num_blocks else None
+        snapshot = self._engine.snapshot(message.max_requests, wanted)
+        self._link.send(Inspected(message.number, snapshot))
+        return []
 
     def _submit(self, message: Submit) -> list[RequestDelta]:
         request = Request(

@@ -48,6 +48,10 @@ class Preparing:
             name for held in self._held.values() for name in held.names if name not in held.aborted
         ]
 
+    def requests(self) -> list[Request]:
+        """Client requests that are held. To be read only."""
+        return [held.request for held in self._held.values()]
+
     def abort(self, names: Iterable[RequestId]) -> list[RequestId]:
         """Takes completions out; returns those that were here."""
         wanted, found = set(names), []

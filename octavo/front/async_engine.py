@@ -13,6 +13,7 @@ import copy
 import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Literal, Protocol
 
 from octavo.core import errors
@@ -28,14 +29,25 @@ from octavo.core.params import SamplingParams, Structured
 from octavo.core.protocols import Clock
 from octavo.core.types import RequestId, TokenId
 from octavo.front.in_flight import InFlight
-from octavo.front.outputs import CompletionDelta, RequestOutput
+from octavo.front.inspection import Inspections
+from octavo.front.outputs import CompletionDelta, RequestOutput, RequestSummary
 from octavo.front.stream import Stream
 from octavo.front.submission import Options, make_submit
 from octavo.front.waiting import Waiting
 from octavo.metrics.registry import EngineMetrics
+from octavo.metrics.snapshot import EngineSnapshot
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.transport.base import FrontEnd
-from octavo.transport.messages import Abort, Failed, Lost, Progress, Ready, Shutdown, StepDone
+from octavo.transport.messages import (
+    Abort,
+    Failed,
+    Inspected,
+    Lost,
+    Progress,
+    Ready,
+    Shutdown,
+    StepDone,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +87,7 @@ class AsyncEngine:
         self._clock = clock
         self._guard = guard
         self._requests = InFlight(tokenizer, metrics, clock, self._send_abort)
+        self._inspections = Inspections(link.send)
         self._info: EngineInfo | None = None
         self._reader: asyncio.Task[None] | None = None
         self._error: EngineError | None = None
@@ -143,6 +156,7 @@ class AsyncEngine:
         except EngineError as error:
             self._die(error)
             raise
+        self.metrics.observe_engine(self._info)
         self._reader = asyncio.create_task(self._read(), name="octavo-reader")
         return self._info
 
@@ -174,12 +188,14 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str = "",
         on_tokens: Callable[[int], None] | None = None,
+        on_end: Callable[[RequestSummary], None] | None = None,
         timeout_s: float | None = None,
     ) -> AsyncIterator[list[CompletionDelta]]:
         """Yields what has come since the last time, until all ``params.n`` completions ended.
 
         Closing the iterator, or cancelling the task that waits in it, aborts the request. All that
-        has been generated until then was told to ``on_tokens``, a number of tokens at a time.
+        has been generated until then was told to ``on_tokens``, a number of tokens at a time;
+        ``on_end`` is told once what became of the request.
 
         Raises:
             RequestError: the request cannot be served; raised by the first step.
@@ -187,7 +203,8 @@ class AsyncEngine:
             EngineDraining: the server is about to leave.
             EngineDead: the engine is gone.
         """
-        options = self._options(request_id, priority, cache_salt, on_tokens, timeout_s)
+        options = self._options(request_id, priority, cache_salt, timeout_s)
+        options = replace(options, on_tokens=on_tokens, on_end=on_end)
         stream = await self._submit(prompt_token_ids, params, options, is_whole=False)
         try:
             while True:
@@ -212,10 +229,12 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str = "",
         on_tokens: Callable[[int], None] | None = None,
+        on_end: Callable[[RequestSummary], None] | None = None,
         timeout_s: float | None = None,
     ) -> RequestOutput:
         """All completions, whole. Cancelling aborts the request; raises as `generate` does."""
-        options = self._options(request_id, priority, cache_salt, on_tokens, timeout_s)
+        options = self._options(request_id, priority, cache_salt, timeout_s)
+        options = replace(options, on_tokens=on_tokens, on_end=on_end)
         stream = await self._submit(prompt_token_ids, params, options, is_whole=True)
         try:
             await stream.news.wait()
@@ -225,6 +244,21 @@ class AsyncEngine:
             raise stream.error
         finally:
             await self._close(options.request_id)
+
+    async def inspect(self, max_requests: int, blocks: range = range(0)) -> EngineSnapshot:
+        """How things stand in the engine, as it says between two steps.
+
+        Args:
+            max_requests: how many requests to tell of at most.
+            blocks: which blocks to tell of.
+
+        Raises:
+            EngineError: the engine is gone.
+        """
+        error = self.error
+        if error is not None:
+            raise error
+        return await self._inspections.ask(max_requests, blocks.start, len(blocks))
 
     async def abort(self, request_id: RequestId) -> None:
         """Ends a client's request wherever it is; unknown and finished ones are ignored.
@@ -264,19 +298,13 @@ class AsyncEngine:
                     return info
 
     def _options(
-        self,
-        request_id: RequestId | None,
-        priority: int,
-        cache_salt: str,
-        on_tokens: Callable[[int], None] | None,
-        timeout_s: float | None,
+        self, request_id: RequestId | None, priority: int, cache_salt: str, timeout_s: float | None
     ) -> Options:
         return Options(
             request_id=request_id or uuid.uuid4().hex,
             priority=priority,
             cache_salt=cache_salt,
             eos_token_ids=self._eos_token_ids,
-            on_tokens=on_tokens,
             deadline_s=None if timeout_s is None else self._clock() + timeout_s,
         )
 
@@ -340,6 +368,8 @@ class AsyncEngine:
                     await self._end(self._requests.step_done(message))
                     # Clients have a turn, even when messages pile up.
                     await asyncio.sleep(0)
+                elif isinstance(message, Inspected):
+                    self._inspections.answered(message)
                 elif isinstance(message, Failed):
                     raise EngineDead(message.error)
                 elif isinstance(message, Lost):
@@ -373,6 +403,7 @@ class AsyncEngine:
         self._error = None
         self.num_restarts += 1
         self.metrics.observe_restart()
+        self.metrics.observe_engine(info)
 
     def _die(self, error: EngineError) -> None:
         """Every request in flight ends with this error, and none is taken any more."""
@@ -386,4 +417,5 @@ class AsyncEngine:
         """Every request in flight ends with this error; returns how many there were."""
         self._num_running = 0
         self.metrics.observe_death()
+        self._inspections.fail_all(error)
         return self._requests.fail_all(error)

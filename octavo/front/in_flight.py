@@ -14,7 +14,7 @@ from octavo.core.errors import EngineError, RequestError, RequestTimeout
 from octavo.core.plan import RequestDelta
 from octavo.core.protocols import Clock
 from octavo.core.request import fork_id
-from octavo.core.types import RequestId
+from octavo.core.types import FinishReason, RequestId
 from octavo.front.deadlines import Deadlines
 from octavo.front.output import OutputProcessor, Processed
 from octavo.front.stream import Stream
@@ -67,9 +67,8 @@ class InFlight:
         """Expects news of this request from now on, until its deadline at most."""
         name, now = submit.request_id, self._clock()
         self._outputs.add(name, submit.prompt_token_ids, submit.params, now)
-        stream = self._streams[name] = Stream(
-            submit, now, is_whole=is_whole, on_tokens=options.on_tokens
-        )
+        stream = self._streams[name] = Stream(submit, options, now, is_whole=is_whole)
+        self._metrics.observe_submit(submit.params.n, submit.params.max_tokens)
         self.idle.clear()
         self.waiting.enter(name, submit.params.n, len(submit.prompt_token_ids))
         if options.deadline_s is not None:
@@ -80,9 +79,11 @@ class InFlight:
         """Nobody waits for this request any more; it has ended, or has been aborted."""
         self._deadlines.discard(request_id)
         self.waiting.leave(request_id, has_begun=False)
-        del self._streams[request_id]
+        stream = self._streams.pop(request_id)
         if not self._streams:
             self.idle.set()
+        if stream.on_end is not None:
+            stream.on_end(stream.summary(self._clock()))
 
     def step_done(self, message: StepDone) -> list[RequestId]:
         """Hands every client its news; returns completions that need not run on."""
@@ -123,7 +124,7 @@ class InFlight:
         for name in running:
             self._outputs.abort(name)
             # A copy each, since raising one object again and again would make its traceback grow.
-            self._streams[name].fail(copy.copy(error))
+            self._fail(self._streams[name], copy.copy(error), "error")
         return len(running)
 
     def _are_ending(self, engine_ids: list[RequestId]) -> list[RequestId]:
@@ -148,6 +149,11 @@ class InFlight:
             elif stream.output is not None:
                 stream.news.set()
 
+    def _fail(self, stream: Stream, error: EngineError, reason: FinishReason) -> None:
+        """Ends the completions that have not ended yet."""
+        stream.fail(error)
+        stream.observe_failure(reason, self._clock(), self._metrics)
+
     def _expire(self, request_id: RequestId) -> None:
         """A request's time is up, wherever it is and whether its client reads or not."""
         stream = self._streams[request_id]
@@ -155,12 +161,11 @@ class InFlight:
             return
         waited_s, num_tokens = self._clock() - stream.arrival_s, sum(stream.num_tokens)
         what = f"it had generated {num_tokens} tokens" if num_tokens else "it had no token yet"
-        stream.fail(
-            RequestTimeout(
-                f"the request was not done after {waited_s:.1f} s, its timeout: {what}; allow more "
-                "time, or ask for fewer tokens"
-            )
+        error = RequestTimeout(
+            f"the request was not done after {waited_s:.1f} s, its timeout: {what}; allow more "
+            "time, or ask for fewer tokens"
         )
+        self._fail(stream, error, "abort")
         self.waiting.leave(request_id, has_begun=False)
         self._metrics.observe_timeout()
         self._on_abort(self._are_ending(self._outputs.abort(request_id)))

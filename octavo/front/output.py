@@ -65,6 +65,7 @@ class _Completion:
         "engine_id",
         "num_cached_tokens",
         "output",
+        "queue_s",
         "request",
         "texts",
     )
@@ -82,6 +83,8 @@ class _Completion:
         """The output's text so far, in pieces; joined when someone asks for it."""
         self.num_cached_tokens: int | None = None
         """Known, but not yet told to the client."""
+        self.queue_s: float | None = None
+        """As `num_cached_tokens`."""
         self._decoder = incremental_decoder(
             tokenizer,
             request.output.prompt_token_ids,
@@ -264,6 +267,7 @@ class OutputProcessor:
         output.token_ids.extend(token_ids)
         completion.texts.append(text)
         num_cached, completion.num_cached_tokens = completion.num_cached_tokens, None
+        queue_s, completion.queue_s = completion.queue_s, None
         return CompletionDelta(
             index=output.index,
             text=text,
@@ -271,6 +275,7 @@ class OutputProcessor:
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=num_cached,
+            queue_s=queue_s,
             finish_reason=finish_reason,
             stop_reason=stop_reason,
             error=error,
@@ -286,8 +291,10 @@ class OutputProcessor:
             completion.num_cached_tokens = delta.num_cached_tokens
             if completion.output.index == 0:
                 output.num_cached_tokens = delta.num_cached_tokens
-        if request.queue_s is None:
-            request.queue_s = delta.queue_s
+        if delta.queue_s is not None:
+            completion.queue_s = delta.queue_s
+            if request.queue_s is None:
+                request.queue_s = delta.queue_s
         if request.first_token_s is None and delta.new_token_ids:
             request.first_token_s = now_s - request.arrival_s
         wanted = request.params.prompt_logprobs is not None and output.prompt_logprobs is None

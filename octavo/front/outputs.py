@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
+from octavo.core.errors import EngineError
 from octavo.core.types import FinishReason, RequestId, TokenId
 
 Value = TypeVar("Value")
@@ -44,6 +45,8 @@ class CompletionDelta:
     """All at once, with the delta that ends the prompt; the first entry is None."""
     num_cached_tokens: int | None = None
     """With a completion's first delta."""
+    queue_s: float | None = None
+    """With a completion's first delta: seconds from its arrival to its first step."""
     finish_reason: FinishReason | None = None
     stop_reason: TokenId | str | None = None
     error: str | None = None
@@ -62,6 +65,7 @@ def joined(deltas: Sequence[CompletionDelta]) -> list[CompletionDelta]:
             logprobs=tuple(chain.from_iterable(part.logprobs for part in parts)),
             prompt_logprobs=_first(part.prompt_logprobs for part in parts),
             num_cached_tokens=_first(part.num_cached_tokens for part in parts),
+            queue_s=_first(part.queue_s for part in parts),
             finish_reason=parts[-1].finish_reason,
             stop_reason=parts[-1].stop_reason,
             error=parts[-1].error,
@@ -96,6 +100,30 @@ class RequestMetrics:
     first_token_s: float
     total_s: float
     """Until the last completion ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSummary:
+    """What became of a client's request, however it ended. Seconds are those of the front end, and
+    count from when the request was handed over."""
+
+    request_id: RequestId
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int
+    """Of all completions."""
+    queue_s: float | None
+    """Until its first step; None if it had none."""
+    first_token_s: float | None
+    last_token_s: float | None
+    total_s: float
+    """Until its end."""
+    closed_s: float
+    """Until nobody waited for it any more: now."""
+    finish_reasons: tuple[FinishReason, ...]
+    """Of the completions that ended, in order of their index."""
+    error: EngineError | None
+    """What ended it as a whole."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from octavo.core.errors import InvalidParameter
 from octavo.core.params import SamplingParams, validate_against_vocab
 from octavo.core.types import RequestId, TokenId
+from octavo.front.outputs import RequestSummary
 from octavo.tokenizer.bad_words import with_bad_words
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.transport.messages import Submit
@@ -34,6 +35,8 @@ class Options:
     eos_token_ids: frozenset[TokenId]
     on_tokens: Callable[[int], None] | None = None
     """Told how many tokens have been generated since the last time."""
+    on_end: Callable[[RequestSummary], None] | None = None
+    """Told, in the end, what became of the request."""
     deadline_s: float | None = None
     """When the request must be done, by the front end's clock, if there is such a time."""
 

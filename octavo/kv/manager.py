@@ -16,7 +16,7 @@ anything else is copied first (`BlockDelta.copies`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from octavo.core.plan import BlockCopy
@@ -79,6 +79,20 @@ class BlockManager:
         """Blocks that could be reserved now, cached ones included."""
         return self._pool.num_free
 
+    @property
+    def ref_counts(self) -> Sequence[int]:
+        """How many requests name each block. To be read only."""
+        return self._pool.ref_counts
+
+    @property
+    def published(self) -> Collection[BlockId]:
+        """Blocks that can be found by prefix. To be read only."""
+        return self._index.hash_of.keys()
+
+    def is_looked_up(self, request: Request) -> bool:
+        """Whether `match` looks for a prefix of this request at all."""
+        return self._caching and request.params.prompt_logprobs is None
+
     def block_ids(self, request_id: RequestId) -> tuple[BlockId, ...]:
         """The block table of a request; empty for one that holds nothing."""
         table = self._tables.get(request_id)
@@ -93,7 +107,7 @@ class BlockManager:
         that has to wait may ask again every step: its tokens are hashed once.
         """
         assert request.request_id not in self._tables, f"{request.request_id} holds blocks already"
-        if not self._caching or request.params.prompt_logprobs is not None:
+        if not self.is_looked_up(request):
             return NO_HIT
         hashes, size = self._hashes(request), self.block_size
         blocks: list[BlockId] = []

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
 
 
 class Counter:
@@ -63,16 +64,17 @@ class Histogram:
 
 
 Instrument = Counter | Gauge | Histogram
+Kind = Literal["counter", "gauge", "histogram"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Instruments that measure one thing for different values of a label."""
+    """Instruments that measure one thing for different values of labels."""
 
     name: str
     """Without prefix, and without the ``_total`` of counters."""
     documentation: str
-    label: str | None
-    """None if there is but one instrument, under the key ``""``."""
-    members: Mapping[str, Instrument]
-    """All of one class, by the label's value."""
+    kind: Kind
+    labels: tuple[str, ...]
+    members: Mapping[tuple[str, ...], Instrument]
+    """All of the class that ``kind`` names, by the values of the labels; may grow."""

@@ -6,9 +6,10 @@ with them takes several times as long.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -17,17 +18,26 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from octavo.metrics.instruments import Counter, Family, Gauge, Histogram
+from octavo.metrics.instruments import Family, Histogram, Kind
 
 PREFIX = "octavo:"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render(families: Iterable[Family], model_name: str) -> bytes:
-    """The exposition of these families; every sample carries the label ``model_name``."""
+    """The exposition of these families, whose samples carry the label ``model_name``, and of what
+    this process uses, in the library's own names (``process_``)."""
     registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
     registry.register(_Collector([_metric(family, model_name) for family in families]))
     return generate_latest(registry)
+
+
+_KINDS: dict[Kind, Callable[..., Any]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 
 class _Collector(Collector):
@@ -39,20 +49,16 @@ class _Collector(Collector):
 
 
 def _metric(family: Family, model_name: str) -> Metric:
-    name, doc = PREFIX + family.name, family.documentation
-    labels = ["model_name"] if family.label is None else ["model_name", family.label]
-    counters = CounterMetricFamily(name, doc, labels=labels)
-    gauges = GaugeMetricFamily(name, doc, labels=labels)
-    histograms = HistogramMetricFamily(name, doc, labels=labels)
+    metric: Any = _KINDS[family.kind](
+        PREFIX + family.name, family.documentation, labels=["model_name", *family.labels]
+    )
     for key, instrument in family.members.items():
-        values = [model_name] if family.label is None else [model_name, key]
-        match instrument:
-            case Counter():
-                counters.add_metric(values, instrument.value)
-            case Gauge():
-                gauges.add_metric(values, instrument.value)
-            case Histogram():
-                bounds = [*(str(float(bound)) for bound in instrument.bounds), "+Inf"]
-                buckets = list(zip(bounds, instrument.cumulative(), strict=True))
-                histograms.add_metric(values, buckets, instrument.sum)
-    return next(metric for metric in (counters, gauges, histograms) if metric.samples)
+        values = [model_name, *key]
+        if isinstance(instrument, Histogram):
+            bounds = [*(str(float(bound)) for bound in instrument.bounds), "+Inf"]
+            buckets = list(zip(bounds, instrument.cumulative(), strict=True))
+            metric.add_metric(values, buckets, instrument.sum)
+        else:
+            metric.add_metric(values, instrument.value)
+    found: Metric = metric
+    return found

@@ -34,14 +34,21 @@ class StepStats:
     num_waiting: int
     cache: CacheStats
     num_rows: int = 0
+    num_tokens: int = 0
+    """Tokens computed, whatever they belong to."""
     num_prompt_tokens: int = 0
     """Tokens computed that were part of a prompt (again after preemption included)."""
     num_generated_tokens: int = 0
     num_preemptions: int = 0
     num_prefix_queries: int = 0
-    """Prompt tokens looked up in the prefix cache."""
+    """Prompt tokens of requests that began, looked up in the prefix cache."""
     num_prefix_hits: int = 0
-    """Prompt tokens found there."""
+    """Those of them that were found."""
+    num_resume_queries: int = 0
+    """Known tokens of requests that came back after a preemption, looked up there."""
+    num_resume_hits: int = 0
+    num_forked_tokens: int = 0
+    """Tokens that completions took over from the one that computed their common prompt."""
     drafted: tuple[int, ...] = ()
     """Speculative decoding: tokens guessed, by position in the draft."""
     accepted: tuple[int, ...] = ()

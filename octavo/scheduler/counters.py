@@ -14,10 +14,23 @@ class StepCounters:
     num_preemptions: int = 0
     num_prefix_queries: int = 0
     num_prefix_hits: int = 0
+    num_resume_queries: int = 0
+    num_resume_hits: int = 0
+    num_forked_tokens: int = 0
     drafted: list[int] = field(default_factory=list)
     """By position in a draft: tokens guessed."""
     accepted: list[int] = field(default_factory=list)
     """By position in a draft: guesses that were right."""
+
+    def count_looked_up(self, num_known: int, num_found: int, *, is_first: bool) -> None:
+        """A request was admitted, for the first time or again; so many of its known tokens were
+        found in the prefix cache."""
+        if is_first:
+            self.num_prefix_queries += num_known
+            self.num_prefix_hits += num_found
+        else:
+            self.num_resume_queries += num_known
+            self.num_resume_hits += num_found
 
     def count_draft(self, num_accepted: int, num_drafted: int) -> None:
         """Books one draft."""

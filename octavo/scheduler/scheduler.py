@@ -9,7 +9,7 @@ only has to compute them again, and most of its full blocks will still be in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import count
 
@@ -77,6 +77,11 @@ class Scheduler:
         return len(self._requests) - len(self._running)
 
     @property
+    def requests(self) -> Collection[Request]:
+        """All unfinished completions, as they arrived. To be read only."""
+        return self._requests.values()
+
+    @property
     def request_ids(self) -> list[RequestId]:
         """All unfinished completions."""
         return list(self._requests)
@@ -136,9 +141,12 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult) -> list[RequestDelta]:
         """Takes in a step's result: tokens, full blocks, finished requests."""
         deltas = []
+        now = self._clock()
         for row, outcome in zip(plan.rows, result.rows, strict=True):
             request = self._running.get(row.request_id)
             if request is not None:  # else aborted while the step ran; its name may wait again
+                if outcome.token_ids:
+                    request.note_tokens(now)
                 delta = self._commit_row(request, row, outcome)
                 if delta is not None:
                     deltas.append(delta)
@@ -290,11 +298,14 @@ class Scheduler:
         self._waiting.remove(name, self._ranks[name])
         self._running[name] = request
         request.state = RequestState.RUNNING
-        if request.num_cached_tokens is None:
+        is_first = request.num_cached_tokens is None
+        if is_first:
             request.num_cached_tokens = num_cached
             request.first_scheduled_s = self._clock()
-        self.counters.num_prefix_queries += request.num_known_tokens
-        self.counters.num_prefix_hits += num_cached
+        if is_forked:
+            self.counters.num_forked_tokens += num_cached
+        elif self.blocks.is_looked_up(request):
+            self.counters.count_looked_up(request.num_known_tokens, num_cached, is_first=is_first)
         draft.admit(request, num_tokens, delta, self.blocks.block_ids(name))
         return True
 

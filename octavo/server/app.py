@@ -8,10 +8,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo import __version__
 from octavo.metrics.registry import CONTENT_TYPE
-from octavo.server import docs_page, errors
+from octavo.server import docs_page, errors, stats
 from octavo.server.access.guard import Guard
 from octavo.server.body import JsonRoute
 from octavo.server.errors import body_of, json_response, retry_after
+from octavo.server.observer import Observer
 from octavo.server.openai import chat, completions, models, tokenize
 from octavo.server.state import ServerState, state_of
 
@@ -40,7 +41,7 @@ def create_app(state: ServerState) -> FastAPI:
     app.state.server = state
     errors.install(app)
     parts = (router, chat.router, completions.router, models.router, tokenize.router)
-    for part in (*parts, docs_page.router):
+    for part in (*parts, stats.router, docs_page.router):
         app.include_router(part)
     _install_access(app, state)
     return app
@@ -59,6 +60,8 @@ def _install_access(app: FastAPI, state: ServerState) -> None:
             allow_credentials=config.allow_credentials,
             expose_headers=_EXPOSED,
         )
+    # Outside of all that may refuse a request, and inside of what names the root path.
+    app.add_middleware(Observer, metrics=state.engine.metrics.http, sinks=state.sinks)
     if state.config.root_path:
         app.add_middleware(_RootPath, root_path=state.config.root_path)
 

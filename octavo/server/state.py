@@ -17,6 +17,7 @@ from octavo.server.access.control import Access
 from octavo.server.access.limits import Account
 from octavo.server.access.tenant import TenantEngine
 from octavo.server.errors import UnknownModel
+from octavo.server.record import RecordedEngine, RequestRecord, Sink
 from octavo.tokenizer.chat_template import ChatTemplate
 
 
@@ -32,6 +33,10 @@ class ServerState:
     """Sampling parameters that the model recommends."""
     chat_template: ChatTemplate
     access: Access
+    sinks: tuple[Sink, ...] = ()
+    """Keepers of records of every request."""
+    record: RequestRecord | None = None
+    """That of the request that this is for, if records are kept."""
     started: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -46,12 +51,14 @@ class ServerState:
             UnknownModel: this server does not serve that model.
         """
         if name is None:
-            return self.model_names[0]
+            name = self.model_names[0]
         if name not in self.model_names:
             raise UnknownModel(
                 f"model {name!r} does not exist here: use {' or '.join(self.model_names)}",
                 param="model",
             )
+        if self.record is not None:
+            self.record.model = name
         return name
 
     def check_token_ids(self, token_ids: Sequence[TokenId], param: str) -> None:
@@ -72,11 +79,16 @@ class ServerState:
 def state_of(request: Request) -> ServerState:
     """The server that a request came to, as the tenant who sent it sees it.
 
-    Endpoints take the engine from here and from nowhere else: what they ask of it is then salted
-    and charged by the tenant's rules.
+    Endpoints take the engine from here and from nowhere else: what they ask of it is then recorded,
+    and salted and charged by the tenant's rules.
     """
     state: ServerState = request.app.state.server
-    account: Account | None = request.scope.get("state", {}).get("account")
+    found = request.scope.get("state", {})
+    record: RequestRecord | None = found.get("record")
+    if record is not None:
+        recorded = cast(AsyncEngine, RecordedEngine(state.engine, record))
+        state = replace(state, engine=recorded, record=record)
+    account: Account | None = found.get("account")
     if account is None or not (account.has_rates or state.access.isolates_caches):
         return state
     engine = TenantEngine(state.engine, account, isolates_caches=state.access.isolates_caches)

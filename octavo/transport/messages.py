@@ -13,6 +13,7 @@ from octavo.core.info import EngineInfo
 from octavo.core.params import SamplingParams
 from octavo.core.plan import RequestDelta
 from octavo.core.types import RequestId, TokenId
+from octavo.metrics.snapshot import EngineSnapshot
 from octavo.metrics.stats import StepStats
 
 
@@ -32,6 +33,18 @@ class Abort(msgspec.Struct, tag=True, frozen=True):
     """Front to engine: drop these requests at once. Ids that are unknown or ended are ignored."""
 
     request_ids: tuple[RequestId, ...]
+
+
+class Inspect(msgspec.Struct, tag=True, frozen=True):
+    """Front to engine: say how things stand, before the next step."""
+
+    number: int
+    """Comes back with the answer."""
+    max_requests: int
+    """Rows to send at most."""
+    first_block: int = 0
+    num_blocks: int = 0
+    """How many blocks to describe, from ``first_block``."""
 
 
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
@@ -66,6 +79,13 @@ class StepDone(msgspec.Struct, tag=True, frozen=True):
     stats: StepStats
 
 
+class Inspected(msgspec.Struct, tag=True, frozen=True):
+    """Engine to front: the answer to `Inspect`."""
+
+    number: int
+    snapshot: EngineSnapshot
+
+
 class Lost(msgspec.Struct, frozen=True):
     """To the front end, from whoever keeps its engine running: the engine is gone with all that
     it was doing, and another one is on its way, whose `Ready` comes when it is there."""
@@ -75,5 +95,5 @@ class Lost(msgspec.Struct, frozen=True):
     """How long that will take, as far as one can tell."""
 
 
-ToEngine: TypeAlias = Submit | Abort | Shutdown
-FromEngine: TypeAlias = Progress | Ready | Failed | StepDone
+ToEngine: TypeAlias = Submit | Abort | Inspect | Shutdown
+FromEngine: TypeAlias = Progress | Ready | Failed | StepDone | Inspected

@@ -18,6 +18,9 @@ from octavo.server.errors import Kind, error_body, json_response
 
 OPEN = frozenset({"/health", "/ping"})
 METRICS = "/metrics"
+STATS = frozenset({"/stats", "/stats/blocks"})
+"""They tell of every tenant's requests: with a key for metrics, that key opens them and no other;
+without one, any key does, unless tenants' caches are kept apart."""
 _FREE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """They ask for no work: limits do not apply to them."""
 _REALM = 'Bearer realm="octavo"'
@@ -41,7 +44,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
         elif (path := route_path(scope)) in OPEN:
             await self._app(scope, receive, send)
-        elif path == METRICS:
+        elif path == METRICS or (path in STATS and self._access.hides_metrics):
             await self._metrics(scope, receive, send)
         elif not self._access.needs_key:
             await self._app(scope, receive, send)
@@ -64,6 +67,9 @@ class Guard:
             return
         state = scope.setdefault("state", {})
         state["account"], state["principal"] = account, account.principal
+        if self._access.isolates_caches and route_path(scope) in STATS:
+            await _forbidden()(scope, receive, send)
+            return
         if scope["method"] in _FREE_METHODS:
             await self._app(scope, receive, send)
             return
@@ -120,6 +126,15 @@ def _unauthorized(presented: _Presented) -> Response:
     was_wrong = presented.key is not None
     response.headers["www-authenticate"] = _REALM + ', error="invalid_token"' * was_wrong
     return response
+
+
+def _forbidden() -> Response:
+    kind = Kind(403, "invalid_request_error", "forbidden")
+    text = (
+        "this tells of other tenants' requests, and caches are kept apart here (cache_isolation is "
+        "key): start the server with --metrics-key, and use that key"
+    )
+    return json_response(error_body(text, kind), kind.status)
 
 
 def _too_many(refusal: Refusal, account: Account) -> Response:
