@@ -17,7 +17,6 @@ from octavo.core.types import TokenId
 from octavo.front.async_engine import AsyncEngine
 from octavo.front.outputs import CompletionDelta, RequestOutput, RequestSummary
 
-
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?P<trace>(?!0{32})[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
