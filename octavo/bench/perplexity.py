@@ -18,6 +18,7 @@ from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
 from octavo.llm import LLM
 
+_WINDOW = 512
 _WINDOWS_AT_ONCE = 8
 
 
@@ -35,17 +36,22 @@ def measure(
     llm: LLM,
     text: str,
     *,
-    window: int = 512,
+    window: int | None = None,
     max_tokens: int | None = None,
     on_progress: Callable[[float], None] = lambda _share: None,
 ) -> Perplexity:
     """Perplexity of ``text``, or of its first ``max_tokens`` tokens.
+
+    Args:
+        window: tokens of each part; 512 by default, or what the model's context allows.
 
     Raises:
         InvalidParameter: the text is shorter than two tokens, or the window longer than the model's
             context allows.
     """
     longest = llm.info.max_model_len - 1
+    if window is None:
+        window = min(_WINDOW, longest)
     if not 2 <= window <= longest:
         raise InvalidParameter(f"window is {window}: use 2 to {longest}", param="window")
     token_ids = llm.tokenizer.encode(text)[:max_tokens]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from octavo.core.errors import InvalidParameter
 from octavo.core.params import SamplingParams
 from octavo.llm import LLM
 
@@ -31,12 +32,13 @@ def read_bandwidth(threads: int) -> float:
 def measure(llm: LLM, rows: int, context: int, steps: int, bandwidth: float) -> dict[str, Any]:
     """Medians over ``steps`` steps in which all rows decode one token."""
     # The first rows go on decoding while the prompts of the last ones are computed.
-    params = SamplingParams(temperature=0, max_tokens=steps + rows * context // 64, ignore_eos=True)
+    max_tokens = steps + 8 + rows * context // 64
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
     for row in range(rows):
         prompt = [(row * 7 + i) % 40_000 + 5 for i in range(context)]
         llm._add(prompt, params, 0, str(row))
     samples: list[dict[str, float]] = []
-    while len(samples) < steps:
+    while len(samples) < steps and llm._engine.has_work:
         began = time.perf_counter()
         llm._step()
         total = time.perf_counter() - began
@@ -53,6 +55,10 @@ def measure(llm: LLM, rows: int, context: int, steps: int, bandwidth: float) -> 
                 }
             )
     llm._engine.abort_all()
+    if len(samples) < steps:
+        raise InvalidParameter(
+            f"{rows} rows of {context} tokens never ran together: use fewer of them, or more blocks"
+        )
     medians = {
         name: statistics.median(sample[name] for sample in samples[2:]) for name in samples[0]
     }

@@ -28,9 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     perplexity.add_argument(
         "--window",
         type=int,
-        default=512,
         metavar="N",
-        help="tokens that are predicted together [512]",
+        help="tokens that are predicted together; 512, or the context's length if that is less",
     )
     perplexity.add_argument("--max-tokens", type=int, metavar="N", help="read no more than this")
     perplexity.add_argument("--json", action="store_true", help="print one JSON object")
