@@ -69,10 +69,10 @@ def test_command_prints_what_was_measured(
 
 
 def test_step_times_add_up(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "step", str(checkpoint), "--rows", "1", "3", "--context", "20"]
+    words = ["bench", "step", str(checkpoint), "--rows", "1", "30", "--context", "60"]
     assert main([*words, "--steps", "5", "--json", "--num-blocks", "256"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["rows"] for line in lines] == [1, 3]
+    assert [line["rows"] for line in lines] == [1, 30]
     for line in lines:
         assert line["forward_ms"] + line["sample_ms"] <= line["total_ms"] + 0.05
         assert line["moved_mb"] > 0
