@@ -41,13 +41,15 @@ def create_app(state: ServerState) -> FastAPI:
     app.state.server = state
     errors.install(app)
     parts = (router, chat.router, completions.router, models.router, tokenize.router)
-    for part in (*parts, stats.router, docs_page.router):
+    routers = (*parts, stats.router, docs_page.router)
+    for part in routers:
         app.include_router(part)
-    _install_access(app, state)
+    paths = [getattr(route, "path", "") for part in routers for route in part.routes]
+    _install_access(app, state, frozenset(paths))
     return app
 
 
-def _install_access(app: FastAPI, state: ServerState) -> None:
+def _install_access(app: FastAPI, state: ServerState, paths: frozenset[str]) -> None:
     access, config = state.access, state.config.security
     if access.needs_key or access.hides_metrics:
         app.add_middleware(Guard, access=access)
@@ -61,7 +63,7 @@ def _install_access(app: FastAPI, state: ServerState) -> None:
             expose_headers=_EXPOSED,
         )
     # Outside of all that may refuse a request, and inside of what names the root path.
-    app.add_middleware(Observer, metrics=state.engine.metrics.http, sinks=state.sinks)
+    app.add_middleware(Observer, metrics=state.engine.metrics.http, sinks=state.sinks, paths=paths)
     if state.config.root_path:
         app.add_middleware(_RootPath, root_path=state.config.root_path)
 

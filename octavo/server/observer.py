@@ -29,10 +29,13 @@ _UNFORESEEN = 500
 class Observer:
     """Sees every answer, those of refusals included."""
 
-    def __init__(self, app: ASGIApp, metrics: HttpMetrics, sinks: Sequence[Sink]) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: HttpMetrics, sinks: Sequence[Sink], paths: frozenset[str]
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._sinks = sinks
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -54,7 +57,7 @@ class Observer:
             await self._app(scope, receive, sending)
         finally:
             seconds = time.perf_counter() - began
-            path = _path_of(scope)
+            path = self._path_of(scope)
             self._metrics.observe(method, path, status, seconds)
             if record is not None:
                 record.path, record.status, record.total_s = path, status, seconds
@@ -81,13 +84,8 @@ class Observer:
             except Exception:  # records are not worth an answer
                 logger.exception("a request could not be recorded")
 
-
-def _path_of(scope: Scope) -> str:
-    """The path by the routing table; of a request that did not come so far, if it is there."""
-    route = scope.get("route")
-    if route is not None:
-        path: str = route.path
-        return path
-    asked = route_path(scope)
-    routes = scope["app"].routes if "app" in scope else ()
-    return asked if any(getattr(known, "path", None) == asked for known in routes) else OTHER
+    def _path_of(self, scope: Scope) -> str:
+        """The path by the routing table; of a request that did not come so far, if it is there."""
+        route = scope.get("route")
+        asked: str = route_path(scope) if route is None else route.path
+        return asked if asked in self._paths else OTHER

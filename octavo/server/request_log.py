@@ -85,8 +85,9 @@ class RequestLog:
             else:
                 self._has_failed = False
         try:
-            self._file.flush()
-            if self._target != "-":
+            if self._target == "-":
+                self._file.flush()
+            else:
                 self._file.close()
         except OSError as error:
             logger.error("the request log cannot be written: %s", error)

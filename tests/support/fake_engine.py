@@ -225,6 +225,7 @@ async def served(
     generation_defaults: dict[str, float | int] | None = None,
     guard: Guard | None = None,
     clock: Clock = time.monotonic,
+    sinks: tuple[Any, ...] = (),
 ) -> AsyncIterator[Served]:
     """The application over a started front end; over the script if no ``link`` is given."""
     script = script or Script()
@@ -245,6 +246,7 @@ async def served(
         config=config,
         access=Access(config.security, config.limits, clock),
         model_names=(MODEL, "alias/of echo"),
+        sinks=sinks,
         generation_defaults=generation_defaults or {},
         chat_template=ChatTemplate(template, tokenizer.special_tokens),
     )

@@ -19,6 +19,8 @@ from octavo.transport.messages import (
     Abort,
     Failed,
     FromEngine,
+    Inspect,
+    Inspected,
     Ready,
     Shutdown,
     StepDone,
@@ -201,3 +203,40 @@ def test_completions_hold_the_tokens_of_the_executor() -> None:
     for name in ("a", "a#1"):
         tokens = [t for d in link.deltas if d.request_id == name for t in d.new_token_ids]
         assert tokens == echo_of(range(3, 20), 40)
+
+
+def inspected(link: ScriptedLink) -> list[Inspected]:
+    return [message for message in link.sent if isinstance(message, Inspected)]
+
+
+def test_questions_are_answered_between_steps() -> None:
+    link = run([submit("a", 3)], [Inspect(7, 10)], [submit("b", 3), Inspect(8, 10, 0, 4)])
+    kinds = [type(message).__name__ for message in link.sent[2:]]
+    assert kinds == ["StepDone", "Inspected", "StepDone", "Inspected", "StepDone", "StepDone"]
+    first, second = inspected(link)
+    assert (first.number, second.number) == (7, 8)
+    (row,) = first.snapshot.rows
+    assert (row.id, row.num_generated_tokens) == ("a", 1)
+    assert first.snapshot.step_id == 0 and first.snapshot.blocks is None
+    assert [(row.id, row.state) for row in second.snapshot.rows] == [
+        ("a", "running"),
+        ("b", "waiting"),
+    ]
+    assert second.snapshot.blocks is not None and len(second.snapshot.blocks.states) == 4
+
+
+def test_an_idle_engine_answers_and_goes_on_waiting() -> None:
+    link = run([Inspect(1, 10)], [Inspect(2, 0)])
+    assert [message.number for message in inspected(link)] == [1, 2]
+    assert link.steps == []
+    assert link.timeouts == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "found"), [(0, 1 << 30, -1), (2040, 100, 8), (9999, 5, 0)]
+)
+def test_blocks_that_are_not_there_are_left_out(first: int, count: int, found: int) -> None:
+    (answer,) = inspected(run([Inspect(1, 0, first, count)]))
+    assert answer.snapshot.blocks is not None
+    wanted = make_info().cache_plan.num_blocks if found < 0 else found
+    assert len(answer.snapshot.blocks.states) == wanted

@@ -37,7 +37,7 @@ from octavo.core.errors import (
 )
 from octavo.core.params import SamplingParams
 from octavo.front.async_engine import AsyncEngine
-from octavo.front.outputs import CompletionDelta
+from octavo.front.outputs import CompletionDelta, RequestSummary
 from octavo.front.process import EngineProcess
 from octavo.metrics.registry import EngineMetrics
 from octavo.tokenizer.tokenizer import Tokenizer
@@ -672,3 +672,71 @@ async def test_a_stream_costs_little(tokenizer: Tokenizer) -> None:
         used = time.thread_time() - began
     # 5000 deltas; some 25 µs each were measured, detokenizing and metrics included.
     assert used / 5000 < 250e-6
+
+
+@aio
+async def test_it_says_what_became_of_each_request(tokenizer: Tokenizer) -> None:
+    ends: list[RequestSummary] = []
+    async with running(tokenizer, Behaviour(step_s=0.002)) as run:
+        engine = run.engine
+        for _ in range(2):
+            await engine.complete([5] * 40, params(6, n=2), request_id="r", on_end=ends.append)
+        pieces = engine.generate([7] * 4, params(500), on_end=ends.append)
+        await anext(pieces)
+        await pieces.aclose()
+        with pytest.raises(RequestTimeout):
+            await engine.complete([8] * 4, params(500), timeout_s=0.02, on_end=ends.append)
+        with pytest.raises(ContextTooLong):
+            await engine.complete([8] * 5000, params(1), on_end=ends.append)
+    whole, again, left, late, refused = ends
+    assert (whole.request_id, whole.num_prompt_tokens, whole.num_generated_tokens) == ("r", 40, 12)
+    assert (whole.num_cached_tokens, again.num_cached_tokens) == (0, 32)
+    assert whole.finish_reasons == ("length", "length") and whole.error is None
+    assert whole.queue_s is not None and whole.first_token_s is not None
+    assert whole.last_token_s is not None
+    assert 0 <= whole.queue_s < whole.first_token_s < whole.last_token_s
+    assert whole.last_token_s <= whole.total_s <= whole.closed_s
+    assert left.finish_reasons == ("abort",) and left.num_generated_tokens >= 1
+    assert isinstance(late.error, RequestTimeout) and late.finish_reasons == ("abort",)
+    assert isinstance(refused.error, ContextTooLong)
+    assert (refused.finish_reasons, refused.queue_s, refused.first_token_s) == ((), None, None)
+
+
+@aio
+async def test_whatever_is_submitted_ends_once_in_the_counts(tokenizer: Tokenizer) -> None:
+    async with running(tokenizer, Behaviour(step_s=0.001)) as run:
+        engine = run.engine
+        await engine.complete([5] * 4, params(3, n=3))
+        with pytest.raises(RequestTimeout):
+            await engine.complete([6] * 4, params(900), timeout_s=0.02)
+        doomed = asyncio.create_task(engine.complete([7] * 4, params(900, n=2)))
+        await eventually(lambda: run.value("num_requests_running") == 2)
+    with pytest.raises(EngineDraining):
+        await doomed
+    ends = {r: run.value("request_success_total", finished_reason=r) for r in ("length", "abort")}
+    assert ends == {"length": 3, "abort": 1}
+    assert run.value("request_success_total", finished_reason="error") == 2
+    assert run.value("e2e_request_latency_seconds_count") == 6
+    assert run.value("engine_up") == 0
+
+
+@both_links
+@aio
+async def test_the_engine_is_asked_about_itself(tokenizer: Tokenizer, kind: LinkKind) -> None:
+    async with running(tokenizer, Behaviour(step_s=0.002), kind) as run:
+        engine = run.engine
+        idle = await engine.inspect(10)
+        assert (idle.num_running, idle.rows, idle.step_id) == (0, (), -1)
+        request = asyncio.create_task(engine.complete([5] * 20, params(900), request_id="r"))
+        await eventually(lambda: run.value("num_requests_running") == 1)
+        found = await engine.inspect(10, range(50))
+        (row,) = found.rows
+        assert (row.id, row.state, row.num_prompt_tokens) == ("r", "running", 20)
+        assert found.blocks is not None and found.blocks.owner_ids == ("r",)
+        assert len(found.blocks.states) == 50
+        if run.process is not None:
+            assert found.process.pid == run.process.pid
+        request.cancel()
+        await run.is_idle()
+    with pytest.raises(EngineDraining):
+        await engine.inspect(10)
