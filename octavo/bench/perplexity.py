@@ -45,7 +45,7 @@ def measure(
         InvalidParameter: the text is shorter than two tokens, or the window longer than the model's
             context allows.
     """
-    longest = llm.info.max_model_len - 1
+    longest = llm.info.max_model_len
     if not 2 <= window <= longest:
         raise InvalidParameter(f"window is {window}: use 2 to {longest}", param="window")
     token_ids = llm.tokenizer.encode(text)[:max_tokens]
@@ -64,7 +64,7 @@ def measure(
 
 
 def _losses(llm: LLM, windows: Sequence[list[TokenId]]) -> list[float]:
-    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    params = SamplingParams(temperature=0, max_tokens=0, prompt_logprobs=0)
     outputs = llm.generate(windows, params, progress=False)
     return [
         -entry.logprob
