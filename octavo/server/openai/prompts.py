@@ -73,13 +73,13 @@ def encode_texts(
     if isinstance(given, str):
         texts = [tokenizer.encode(given, special)]
     elif given and isinstance(given[0], int):
-        texts = [cast("list[TokenId]", given)]
+        texts = [given]
     elif not 1 <= len(given) <= field.most:
         raise InvalidParameter(
             f"{name} is a list of {len(given)} {name}s: send 1 to {field.most}", param=name
         )
     elif isinstance(given[0], str):
-        texts = tokenizer.encode_batch(cast("list[str]", given), special)
+        texts = tokenizer.encode_batch(given, special)
     else:
         texts = cast("list[list[TokenId]]", given)
     for number, token_ids in enumerate(texts):
