@@ -76,7 +76,7 @@ def encode_texts(
         texts = [given]
     elif not 1 <= len(given) <= field.most:
         raise InvalidParameter(
-            f"{name} is a list of {len(given)} {name}s: send 1 to {field.most}", param=name
+            f"{name} is a list of {len(given)}: send 1 to {field.most}", param=name
         )
     elif isinstance(given[0], str):
         texts = tokenizer.encode_batch(given, special)
