@@ -18,8 +18,9 @@ from octavo.core.config import EngineConfig
 from octavo.core.errors import InvalidParameter
 from octavo.core.params import SamplingParams, validate_against_vocab
 from octavo.core.request import Request
-from octavo.core.types import RequestId, TokenId
+from octavo.core.types import Pooling, RequestId, TokenId
 from octavo.front.async_engine import AsyncEngine
+from octavo.front.embedding import Embedding, cosine, embedding_of, embedding_params, pairs
 from octavo.front.output import OutputProcessor, Processed
 from octavo.front.outputs import CompletionDelta, RequestOutput
 from octavo.metrics.stats import StepStats
@@ -132,6 +133,40 @@ class LLM:
             for conversation in conversations
         ]
         return self.generate(prompts, sampling_params, progress=progress)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling = "mean",
+        cache_salt: str = "",
+        progress: bool = True,
+    ) -> list[Embedding]:
+        """Prompts as vectors of length 1, from the model's final hidden states: those of all tokens
+        of a prompt (``mean``) or that of the last one (``last``).
+
+        Raises:
+            RequestError: a prompt cannot be served. Nothing has been computed.
+            ExecutorError: the engine failed.
+        """
+        params = embedding_params(pooling)
+        outputs = self.generate(prompts, params, cache_salt=cache_salt, progress=progress)
+        return [embedding_of(output) for output in outputs]
+
+    def score(
+        self,
+        first: Prompt | Sequence[Prompt],
+        second: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling = "mean",
+        progress: bool = True,
+    ) -> list[float]:
+        """How much alike texts are: the cosines of their embeddings, in [-1, 1], of one text with
+        each of ``second``, or of each text with its counterpart. Raises as `embed`."""
+        left, right = _as_batch(first), _as_batch(second)
+        couples = pairs(len(left), len(right))
+        found = [e.vector for e in self.embed([*left, *right], pooling=pooling, progress=progress)]
+        return [cosine(found[a], found[len(left) + b]) for a, b in couples]
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None

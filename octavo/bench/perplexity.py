@@ -49,7 +49,7 @@ def measure(
         InvalidParameter: the text is shorter than two tokens, or the window longer than the model's
             context allows.
     """
-    longest = llm.info.max_model_len - 1
+    longest = llm.info.max_model_len
     if window is None:
         window = min(_WINDOW, longest)
     if not 2 <= window <= longest:
@@ -70,7 +70,7 @@ def measure(
 
 
 def _losses(llm: LLM, windows: Sequence[list[TokenId]]) -> list[float]:
-    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    params = SamplingParams(temperature=0, max_tokens=0, prompt_logprobs=0)
     outputs = llm.generate(windows, params, progress=False)
     return [
         -entry.logprob

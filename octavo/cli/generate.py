@@ -28,6 +28,7 @@ from octavo.cli.sampling import (
 from octavo.core.errors import ConfigError, InvalidParameter, RequestError
 from octavo.core.params import SamplingParams, Structured
 from octavo.core.types import TokenId
+from octavo.front.embedding import unit_vector
 from octavo.scheduler.door import check_fits
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     for where, task in tasks:
         try:
             wanted = _params(llm, task, flags)
-            prompts.append(_prompt(llm, task))
+            prompts.append(_prompt(llm, task, wanted))
         except RequestError as error:
             raise type(error)(f"{where}{error}", param=error.param) from None
         params.append(wanted)
@@ -153,7 +154,7 @@ def _task(where: str, line: bytes) -> Task:
     return task
 
 
-def _prompt(llm: LLM, task: Task) -> list[TokenId]:
+def _prompt(llm: LLM, task: Task, params: SamplingParams) -> list[TokenId]:
     """Token ids that the engine will take."""
     from octavo.llm import encode_prompt
 
@@ -164,6 +165,7 @@ def _prompt(llm: LLM, task: Task) -> list[TokenId]:
         len(token_ids),
         max_model_len=llm.info.max_model_len,
         capacity=plan.num_blocks * plan.block_size,
+        generates=params.max_tokens != 0,
     )
     return list(token_ids)
 
@@ -220,7 +222,7 @@ def _write(path: Path | None, tasks: list[Task], outputs: list[RequestOutput]) -
 
 
 def _record(task: Task, output: RequestOutput) -> dict[str, Any]:
-    return {
+    record = {
         "id": task["id"],
         "completions": [
             {
@@ -236,3 +238,6 @@ def _record(task: Task, output: RequestOutput) -> dict[str, Any]:
             "cached_tokens": output.num_cached_tokens,
         },
     }
+    if output.embedding is not None:
+        record["embedding"] = unit_vector(output.embedding).tolist()
+    return record

@@ -25,6 +25,7 @@ _NOT_FLAGS = frozenset(
         "stop_token_ids",
         "structured",
         "n",
+        "pooling",
         "seed",
     }
 )

@@ -22,6 +22,7 @@ from octavo.core.types import (
     KvDtypeOption,
     LoadFormat,
     PolicyName,
+    Pooling,
     QuantizationOption,
 )
 
@@ -217,6 +218,10 @@ class ServerConfig:
 
     max_logprobs: int = 20
     """Most alternatives that a request may ask for at each position."""
+
+    pooling: Pooling = "mean"
+    """What an embedding is made of, unless the request says it: the final hidden states of all
+    tokens of a text (mean), or that of the last one."""
 
     access_log: bool = False
     """Log a line for each HTTP request."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from octavo.core.errors import InvalidParameter
-from octavo.core.types import TokenId
+from octavo.core.types import Pooling, TokenId
 
 MAX_SEED = 2**63 - 1
 MAX_STOP_STRINGS = 16
@@ -165,13 +165,18 @@ class SamplingParams:
     """Tokens to generate before any stop condition may end the output."""
 
     max_tokens: int | None = 16
-    """Tokens to generate at most; None for as many as the context holds."""
+    """Tokens to generate at most; None for as many as the context holds, 0 for what can be said of
+    the prompt alone."""
 
     logprobs: int | None = None
     """Log-probabilities to return for each generated token: its own and this many of the best."""
 
     prompt_logprobs: int | None = None
     """The same for each token of the prompt."""
+
+    pooling: Pooling | None = None
+    """Also return the prompt's embedding: the model's final hidden states, of all its tokens (mean)
+    or of the last one."""
 
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
@@ -217,7 +222,11 @@ class SamplingParams:
         if self.seed is not None:
             _check_int("seed", self.seed, -MAX_SEED - 1, MAX_SEED)
         if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
+            _check_int("max_tokens", self.max_tokens, 0, 2**31 - 1)
+        if self.pooling not in (None, "mean", "last"):
+            raise InvalidParameter(
+                f"pooling is {self.pooling!r}: use mean or last", param="pooling"
+            )
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             if value is not None:

@@ -26,7 +26,8 @@ class ScheduledRequest(NamedTuple):
     """Blocks to append to the runner's block table of this request."""
     draft_token_ids: tuple[TokenId, ...] = ()
     wants_sample: bool = True
-    """False while known tokens remain uncomputed after this step."""
+    """False while known tokens remain uncomputed after this step, and for a request that generates
+    nothing."""
 
 
 class BlockCopy(NamedTuple):
@@ -108,6 +109,9 @@ class RowResult(NamedTuple):
     """Set if this row alone failed; its neighbours are not touched."""
     is_complete: bool = False
     """Whether nothing can follow these tokens: the output has the form that was asked for."""
+    embedding: bytes | None = None
+    """With the end of the prompt, if wanted: its pooled hidden states, float32 in the machine's
+    byte order, of any length as a vector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +149,8 @@ class RequestDelta:
     new_token_ids: tuple[TokenId, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    embedding: bytes | None = None
+    """See `RowResult.embedding`."""
     num_cached_tokens: int | None = None
     """With the first delta of a request: prompt tokens that came from the prefix cache."""
     finish_reason: FinishReason | None = None

@@ -80,6 +80,19 @@ class Request:
         if self.first_token_s is None:
             self.first_token_s = now_s
 
+    @property
+    def generates(self) -> bool:
+        """Whether any output is wanted; else it ends with its prompt."""
+        return self.params.max_tokens != 0
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether something is wanted of every token of the prompt, so that each of them has to be
+        computed: K and V of a cached prefix do not tell it."""
+        params = self.params
+        is_mean_open = params.pooling == "mean" and not self.output_token_ids
+        return params.prompt_logprobs is not None or is_mean_open
+
     def token_ids(self) -> list[TokenId]:
         """All known tokens, prompt first."""
         return [*self.prompt_token_ids, *self.output_token_ids]

@@ -26,5 +26,7 @@ DeviceOption = Literal["auto", "cpu", "cuda"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 PolicyName = Literal["fcfs", "priority"]
 FinishReason = Literal["stop", "length", "abort", "error"]
+Pooling = Literal["mean", "last"]
+"""How the hidden states of a prompt's tokens become one vector: their mean, or the last of them."""
 
 DTYPE_BYTES: dict[KvDtypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}

@@ -246,7 +246,12 @@ class OutputProcessor:
         token_ids = delta.new_token_ids
         prompt_logprobs = self._take_note(completion, delta, now_s)
         finish_reason, stop_reason = delta.finish_reason, delta.stop_reason
-        if not token_ids and finish_reason is None and prompt_logprobs is None:
+        if (
+            not token_ids
+            and finish_reason is None
+            and prompt_logprobs is None
+            and delta.embedding is None
+        ):
             return None
         # The token that ends the output is not part of the text, unless that was asked for.
         hides_last = finish_reason == "stop" and not (
@@ -274,6 +279,7 @@ class OutputProcessor:
             token_ids=token_ids,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            embedding=delta.embedding,
             num_cached_tokens=num_cached,
             queue_s=queue_s,
             finish_reason=finish_reason,
@@ -295,6 +301,8 @@ class OutputProcessor:
             completion.queue_s = delta.queue_s
             if request.queue_s is None:
                 request.queue_s = delta.queue_s
+        if delta.embedding is not None:
+            output.embedding = delta.embedding
         if request.first_token_s is None and delta.new_token_ids:
             request.first_token_s = now_s - request.arrival_s
         wanted = request.params.prompt_logprobs is not None and output.prompt_logprobs is None

@@ -43,6 +43,8 @@ class CompletionDelta:
     logprobs: tuple[DecodedLogprob, ...] = ()
     prompt_logprobs: tuple[DecodedLogprob | None, ...] | None = None
     """All at once, with the delta that ends the prompt; the first entry is None."""
+    embedding: bytes | None = None
+    """With the first completion's delta that ends the prompt: see `RequestOutput.embedding`."""
     num_cached_tokens: int | None = None
     """With a completion's first delta."""
     queue_s: float | None = None
@@ -64,6 +66,7 @@ def joined(deltas: Sequence[CompletionDelta]) -> list[CompletionDelta]:
             token_ids=tuple(chain.from_iterable(part.token_ids for part in parts)),
             logprobs=tuple(chain.from_iterable(part.logprobs for part in parts)),
             prompt_logprobs=_first(part.prompt_logprobs for part in parts),
+            embedding=_first(part.embedding for part in parts),
             num_cached_tokens=_first(part.num_cached_tokens for part in parts),
             queue_s=_first(part.queue_s for part in parts),
             finish_reason=parts[-1].finish_reason,
@@ -135,5 +138,8 @@ class RequestOutput:
     prompt_token_ids: tuple[TokenId, ...]
     outputs: list[CompletionOutput]
     prompt_logprobs: list[DecodedLogprob | None] | None = None
+    embedding: bytes | None = None
+    """The prompt's pooled hidden states, if wanted: float32, of any length as a vector. See
+    `octavo.front.embedding`."""
     num_cached_tokens: int = 0
     metrics: RequestMetrics | None = None

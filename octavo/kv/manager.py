@@ -91,7 +91,7 @@ class BlockManager:
 
     def is_looked_up(self, request: Request) -> bool:
         """Whether `match` looks for a prefix of this request at all."""
-        return self._caching and request.params.prompt_logprobs is None
+        return self._caching and not request.needs_whole_prompt
 
     def block_ids(self, request_id: RequestId) -> tuple[BlockId, ...]:
         """The block table of a request; empty for one that holds nothing."""
@@ -102,7 +102,7 @@ class BlockManager:
         """Finds the longest cached prefix of a request that holds nothing.
 
         Full blocks only, and never all known tokens: the last one is always computed, since its
-        logits are wanted; nor anything for a request that wants those of its whole prompt. Changes
+        logits are wanted; nor anything for a request that needs its whole prompt computed. Changes
         nothing: hand the hit to `reserve` at once, before anything can evict its blocks. A request
         that has to wait may ask again every step: its tokens are hashed once.
         """

@@ -34,5 +34,9 @@ class CausalModel(Protocol):
         """Hidden states ``[num_tokens, hidden_size]`` of packed tokens, int64 ``[num_tokens]``
         each. K and V of every token are in the cache afterwards."""
 
+    def normalised(self, hidden: Tensor) -> Tensor:
+        """Hidden states as the output projection sees them, after the last norm; float32, each row
+        from that row alone."""
+
     def logits(self, hidden: Tensor) -> Tensor:
         """``[rows, hidden_size]`` to float32 ``[rows, vocab_size]``."""

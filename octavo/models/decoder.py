@@ -88,6 +88,10 @@ class Decoder(nn.Module):
             x, residual = layer(x, residual, rotation, ctx)
         return self.norm.add(x, residual)[0] if residual is not None else self.norm(x)
 
+    def normalised(self, hidden: Tensor) -> Tensor:
+        """See `CausalModel.normalised`."""
+        return hidden.float()  # the last norm is part of `forward`
+
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """``[rows, hidden_size]`` to float32 ``[rows, vocab_size]``."""

@@ -91,6 +91,7 @@ class NativeDecoder:
         for index, layer in enumerate(model.layers):
             self._take_layer(index, layer)
         self._take_ends(model)
+        self._norm = model.norm.float()
         positions = torch.arange(max_model_len, dtype=torch.float32)
         angles = torch.outer(positions, inverse_frequencies(model.spec.rope, model.spec.head_dim))
         self._model.set_rope(angles.cos(), angles.sin())
@@ -116,6 +117,11 @@ class NativeDecoder:
             hidden,
         )
         return hidden
+
+    def normalised(self, hidden: Tensor) -> Tensor:
+        """See `CausalModel.normalised`."""
+        normed: Tensor = self._norm(hidden)
+        return normed
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `CausalModel.logits`."""

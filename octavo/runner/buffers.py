@@ -16,6 +16,7 @@ from octavo.core.params import SamplingParams
 from octavo.core.plan import BlockCopy, NewRequest
 from octavo.core.types import BlockId, RequestId, TokenId
 from octavo.grammar.matcher import Matcher
+from octavo.runner.pooling import PromptPool
 from octavo.sampling.state import RequestSampling
 
 
@@ -29,6 +30,8 @@ class Seat:
     num_blocks: int
     params: SamplingParams
     sampling: RequestSampling
+    pool: PromptPool | None = None
+    """What its embedding is made of, if one is wanted and not made yet."""
 
 
 class RequestTables:
@@ -95,6 +98,9 @@ class RequestTables:
             ),
         )
         self._free.pop()  # not before: had anything failed, the seat would be lost
+        # What has an output has had its embedding, before a preemption.
+        if request.params.pooling is not None and num_tokens == prompt:
+            seat.pool = PromptPool(request.params.pooling)
         self.extend_blocks(request.request_id, request.block_ids)
         return seat
 

@@ -34,6 +34,7 @@ from octavo.runner.buffers import RequestTables, Seat
 from octavo.runner.device import Device
 from octavo.runner.input_batch import InputBatch, make_batch, prompt_targets
 from octavo.runner.memory import logits_rows
+from octavo.runner.pooling import PromptPool
 from octavo.sampling.logprobs import prompt_logprobs
 from octavo.sampling.masks import MaskFiller
 from octavo.sampling.pipeline import Sampled
@@ -60,6 +61,7 @@ class _Outputs(NamedTuple):
 
     sampled: dict[int, list[Sampled]]
     prompt: dict[int, tuple[TokenLogprobs, ...]]
+    pooled: dict[int, bytes]
     faults: Faults
 
 
@@ -173,6 +175,7 @@ class ModelRunner:
         outputs = _Outputs(
             sampled=self._sample(batch, hidden, plan, watch, faults),
             prompt=self._score_prompts(batch, hidden, plan, watch, faults),
+            pooled=self._pool_prompts(batch, hidden, plan, faults),
             faults=faults,
         )
         rows = tuple(self._row_result(index, plan, outputs) for index in range(len(plan.rows)))
@@ -293,6 +296,32 @@ class ModelRunner:
             scored[index] = found
         return scored
 
+    def _pool_prompts(
+        self, batch: InputBatch, hidden: Tensor, plan: StepPlan, faults: Faults
+    ) -> dict[int, bytes]:
+        """Embeddings of the prompts that end in this step, for the rows whose requests want one."""
+        found: dict[int, bytes] = {}
+        for index, row in enumerate(plan.rows):
+            seat = self._tables[row.request_id]
+            pool = seat.pool
+            if pool is None:
+                continue
+            count = min(row.num_new_tokens, seat.num_prompt_tokens - row.start)
+            is_end = row.start + count == seat.num_prompt_tokens
+            first = int(batch.layout.query_starts[index])
+            part = hidden[first : first + count][pool.wanted(count, is_end=is_end)]
+            _guarded(self._pool, pool, part, name=row.request_id, faults=faults)
+            if is_end:
+                seat.pool = None
+                vector = _guarded(pool.result, name=row.request_id, faults=faults)
+                if vector is not None:
+                    found[index] = vector
+        return found
+
+    def _pool(self, pool: PromptPool, hidden: Tensor) -> None:
+        if len(hidden):
+            pool.add(self._model.normalised(hidden).cpu().numpy())
+
     def _logits(
         self, hidden: Tensor, tokens: Sequence[int], labels: Sequence[int], watch: _Stopwatch
     ) -> Iterator[tuple[Sequence[int], Tensor]]:
@@ -307,23 +336,25 @@ class ModelRunner:
         """The result of one row."""
         row = plan.rows[index]
         name = row.request_id
-        prompt = outputs.prompt.get(index, ())
         sampled = outputs.sampled.get(index, [])
         first = sampled[0] if sampled else None
-        error = outputs.faults.get(name) or (first and first.error)
-        if first is None or error is not None:
-            return RowResult(name, prompt_logprobs=prompt, error=error)
+        said = RowResult(
+            name,
+            prompt_logprobs=outputs.prompt.get(index, ()),
+            error=outputs.faults.get(name) or (first and first.error),
+            embedding=outputs.pooled.get(index),
+        )
+        if first is None or said.error is not None:
+            return said
         if first.is_complete:
-            return RowResult(name, prompt_logprobs=prompt, is_complete=True)
+            return said._replace(is_complete=True)
         seat = self._tables[name]
         if row.draft_token_ids:
             num_computed = row.start + row.num_new_tokens - len(row.draft_token_ids)
             self._tables.trim_blocks(seat, num_computed + len(sampled) - 1, self._block_size)
-        return RowResult(
-            name,
+        return said._replace(
             token_ids=tuple(item.token_id for item in sampled),
             logprobs=tuple(item.logprobs for item in sampled if item.logprobs is not None),
-            prompt_logprobs=prompt,
             is_complete=seat.sampling.is_complete,
         )
 

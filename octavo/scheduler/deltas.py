@@ -16,6 +16,7 @@ def client_delta(request: Request, outcome: RowResult, error: str | None = None)
         new_token_ids=outcome.token_ids,
         logprobs=outcome.logprobs,
         prompt_logprobs=outcome.prompt_logprobs,
+        embedding=outcome.embedding,
         num_cached_tokens=request.num_cached_tokens if is_first else None,
         queue_s=queue_s if is_first else None,
         finish_reason=request.finish_reason,

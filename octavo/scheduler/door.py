@@ -5,8 +5,10 @@ from __future__ import annotations
 from octavo.core.errors import ContextTooLong, InvalidParameter
 
 
-def check_fits(num_prompt_tokens: int, *, max_model_len: int, capacity: int) -> None:
-    """Checks that a prompt and one token of output fit.
+def check_fits(
+    num_prompt_tokens: int, *, max_model_len: int, capacity: int, generates: bool = True
+) -> None:
+    """Checks that a prompt fits, with one token of output if it ``generates``.
 
     Args:
         capacity: tokens that the whole KV cache holds.
@@ -17,14 +19,15 @@ def check_fits(num_prompt_tokens: int, *, max_model_len: int, capacity: int) -> 
     """
     if num_prompt_tokens == 0:
         raise InvalidParameter("the prompt is empty: it needs at least one token", param="prompt")
-    if num_prompt_tokens + 1 > max_model_len:
+    room = max_model_len - generates
+    if num_prompt_tokens > room:
+        also = ", and at least one token of output needs room" if generates else ""
         raise ContextTooLong(
-            f"the prompt has {num_prompt_tokens} tokens, and at least one token of output needs "
-            f"room, but this model's context is {max_model_len} tokens: shorten the prompt to "
-            f"{max_model_len - 1} tokens or less",
+            f"the prompt has {num_prompt_tokens} tokens{also}, but this model's context is "
+            f"{max_model_len} tokens: shorten the prompt to {room} tokens or less",
             param="prompt",
         )
-    if num_prompt_tokens + 1 > capacity:
+    if num_prompt_tokens + generates > capacity:
         raise ContextTooLong(
             f"the prompt has {num_prompt_tokens} tokens, but the whole KV cache holds {capacity}: "
             "shorten the prompt, or raise memory_utilization or num_blocks",

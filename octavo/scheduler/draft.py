@@ -35,7 +35,8 @@ class DraftPlan:
         """Plans the next ``num_tokens`` of a request, for which blocks are reserved; the last of
         them may be guesses."""
         start = request.num_computed_tokens
-        wants_sample = start + num_tokens - len(guesses) == request.num_known_tokens
+        ends_known = start + num_tokens - len(guesses) == request.num_known_tokens
+        wants_sample = request.generates and ends_known
         name = request.request_id
         self._rows[name] = ScheduledRequest(
             name, start, num_tokens, delta.new_block_ids, guesses, wants_sample

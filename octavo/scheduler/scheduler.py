@@ -102,6 +102,7 @@ class Scheduler:
             request.num_prompt_tokens,
             max_model_len=self._max_model_len,
             capacity=self.blocks.num_blocks * self.blocks.block_size,
+            generates=request.generates,
         )
         for index in range(request.params.n):
             name = fork_id(request.request_id, index)
@@ -348,6 +349,8 @@ class Scheduler:
         if outcome.prompt_logprobs:
             unseen = unseen_prompt_logprobs(request, row, outcome)
             outcome = outcome._replace(prompt_logprobs=unseen)
+        if not request.generates and not request.num_remaining_tokens:
+            stop = Stop("length")
         if stop is not None:
             return self._end(request, stop, outcome)
         # The first piece of a prompt is news: the request has left the line.

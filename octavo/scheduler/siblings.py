@@ -53,8 +53,8 @@ def _sibling(request: Request, index: int) -> Request:
     return Request(
         request_id=fork_id(request.request_id, index),
         prompt_token_ids=request.prompt_token_ids,
-        # The prompt's log-probabilities are the same for all: the first reports them.
-        params=replace(request.params, prompt_logprobs=None),
+        # What is said of the prompt is the same for all: the first reports it.
+        params=replace(request.params, prompt_logprobs=None, pooling=None),
         seed=(request.seed + index) & MAX_SEED,
         eos_token_ids=request.eos_token_ids,
         priority=request.priority,

@@ -13,7 +13,7 @@ from octavo.server.access.guard import Guard
 from octavo.server.body import JsonRoute
 from octavo.server.errors import body_of, json_response, retry_after
 from octavo.server.observer import Observer
-from octavo.server.openai import chat, completions, models, tokenize
+from octavo.server.openai import chat, completions, embeddings, models, score, tokenize
 from octavo.server.state import ServerState, state_of
 
 router = APIRouter(route_class=JsonRoute)
@@ -41,7 +41,7 @@ def create_app(state: ServerState) -> FastAPI:
     app.state.server = state
     errors.install(app)
     parts = (router, chat.router, completions.router, models.router, tokenize.router)
-    routers = (*parts, stats.router, docs_page.router)
+    routers = (*parts, embeddings.router, score.router, stats.router, docs_page.router)
     for part in routers:
         app.include_router(part)
     paths = [getattr(route, "path", "") for part in routers for route in part.routes]

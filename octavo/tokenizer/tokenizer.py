@@ -9,6 +9,7 @@ tokens arrive is `incremental`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
@@ -97,6 +98,13 @@ class Tokenizer:
         except TypeError as error:
             raise _text_error(texts, error) from None
         return [encoding.ids for encoding in encodings]
+
+    def offsets(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Where each token of `encode` begins in the text, in characters. One that stands for none
+        of them begins where the one before it does; some tokenizers leave out the space that a
+        token begins with."""
+        (encoding,) = self.backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        return list(accumulate((begin for begin, _ in encoding.offsets), max))
 
     def decode(
         self,

@@ -83,6 +83,41 @@ def test_warm_cache_and_chunks_equal_transformers(llm: LLM, prompts, expected) -
     assert list(token_ids(again)) == expected
 
 
+def test_embeddings_are_those_of_transformers(llm: LLM, prompts, smollm2_reference: Any) -> None:
+    for kind in ("mean", "last"):
+        found = llm.embed(prompts[:7], pooling=kind, progress=False)
+        for ids, ours in zip(prompts, found, strict=False):
+            with torch.inference_mode():
+                states = smollm2_reference.model(torch.tensor([ids])).last_hidden_state[0].double()
+            theirs = states.mean(0) if kind == "mean" else states[-1]
+            torch.testing.assert_close(
+                torch.from_numpy(ours.vector).double(), theirs / theirs.norm(), rtol=0, atol=2e-4
+            )
+
+
+def test_scores_of_prompts_are_those_of_transformers(
+    llm: LLM, prompts, smollm2_reference: Any
+) -> None:
+    params = SamplingParams(max_tokens=0, prompt_logprobs=0)
+    outputs = llm.generate(prompts[:7], params, progress=False)
+    for ids, output in zip(prompts, outputs, strict=False):
+        with torch.inference_mode():
+            logprobs = torch.log_softmax(smollm2_reference(torch.tensor([ids])).logits[0], -1)
+        expected = [logprobs[at, token].item() for at, token in enumerate(ids[1:])]
+        found = [entry.logprob for entry in output.prompt_logprobs[1:]]
+        assert found == pytest.approx(expected, abs=1e-2)
+        assert output.outputs[0].token_ids == []
+
+
+def test_alike_sentences_score_higher(llm: LLM) -> None:
+    same, other = llm.score(
+        "The cat sat on the mat.",
+        ["A cat is sitting on a rug.", "Quarterly earnings rose by four percent."],
+        progress=False,
+    )
+    assert other + 0.05 < same <= 1
+
+
 def test_a_question_is_answered(llm: LLM) -> None:
     (output,) = llm.chat(
         [{"role": "user", "content": "What is the capital of France?"}],

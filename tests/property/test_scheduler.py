@@ -35,7 +35,7 @@ def test_random_load(seed: int) -> None:
         },
     )
     shared = [rng.randrange(50) for _ in range(40)]
-    wanted, alive, scoring = {}, [], set()
+    wanted, alive, scoring, pooling = {}, [], set(), {}
     for number in range(rng.choice([5, 20, 60])):
         for _ in range(rng.choice([0, 0, 1, 4])):
             harness.step()
@@ -46,7 +46,7 @@ def test_random_load(seed: int) -> None:
         ]
         n, count, request_seed = (
             rng.choice([1, 1, 1, 2, 4]),
-            rng.randrange(1, 12),
+            rng.randrange(12),
             rng.randrange(1000),
         )
         name = f"r{number}"
@@ -58,6 +58,7 @@ def test_random_load(seed: int) -> None:
                     "max_tokens": count,
                     "n": n,
                     "prompt_logprobs": 0 if rng.random() < 0.2 else None,
+                    "pooling": rng.choice([None, None, None, "mean", "last"]),
                 },
                 seed=request_seed,
                 priority=rng.randrange(3),
@@ -70,6 +71,7 @@ def test_random_load(seed: int) -> None:
             alive.append(fork_id(name, index))
         if request.params.prompt_logprobs is not None:
             scoring.add(name)
+        pooling[name] = request.params.pooling
         if rng.random() < 0.1 and alive:
             harness.abort(rng.choice(alive), "unknown")
     harness.run()
@@ -87,6 +89,11 @@ def test_random_load(seed: int) -> None:
         assert scored == prompt[1 : 1 + len(scored)], "a score twice, or out of order"
         if end.finish_reason == "length" and name in scoring:
             assert len(scored) == len(prompt) - 1
+        pooled = harness.embeddings.get(name)
+        kind = pooling.get(name)  # of the first completion of a request
+        assert pooled in (None, bytes(prompt if kind == "mean" else prompt[-1:]))
+        if end.finish_reason == "length":
+            assert (pooled is not None) == (kind is not None)
         first = harness.firsts[name]
         if output:
             assert first.num_cached_tokens is not None and first.queue_s >= 0

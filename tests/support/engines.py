@@ -48,6 +48,7 @@ class Harness:
         self.ended: dict[str, RequestDelta] = {}
         self.firsts: dict[str, RequestDelta] = {}
         self.scores: dict[str, list[TokenLogprobs]] = {}
+        self.embeddings: dict[str, bytes] = {}
 
     def add(self, name: str, prompt: list[int], **fields: Any) -> Request:
         params = {"max_tokens": 5, "ignore_eos": True, **fields.pop("params", {})}
@@ -68,6 +69,9 @@ class Harness:
             self.firsts.setdefault(delta.request_id, delta)
             self.outputs.setdefault(delta.request_id, []).extend(delta.new_token_ids)
             self.scores.setdefault(delta.request_id, []).extend(delta.prompt_logprobs)
+            if delta.embedding is not None:
+                assert delta.request_id not in self.embeddings, "an embedding twice"
+                self.embeddings[delta.request_id] = delta.embedding
             if delta.finish_reason is not None:
                 self.ended[delta.request_id] = delta
 

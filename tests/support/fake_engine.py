@@ -11,11 +11,12 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import uvicorn
 from support import echo_engine
 from support.vocabularies import byte_level_metadata
@@ -41,6 +42,7 @@ from octavo.transport.messages import Abort, Failed, FromEngine, Ready, StepDone
 MODEL = "echo"
 MAX_MODEL_LEN = 64
 EOS = 2  # <|im_end|>
+EMBEDDING_SIZE = 400
 _SEND_BUFFER_BYTES = 8192  # small, so that a client that does not read is felt soon
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.name %} {{ m.name }}{% endif %}"
@@ -51,7 +53,7 @@ TEMPLATE = (
 
 def make_info(vocab_size: int, max_model_len: int) -> EngineInfo:
     info = echo_engine.make_info()
-    spec = replace(info.spec, vocab_size=vocab_size)
+    spec = replace(info.spec, vocab_size=vocab_size, hidden_size=EMBEDDING_SIZE)
     return replace(info, spec=spec, max_model_len=max_model_len)
 
 
@@ -65,6 +67,8 @@ class _Run:
 
     def step(self, script: Script) -> RequestDelta:
         prompt, params = self.submit.prompt_token_ids, self.submit.params
+        if params.max_tokens == 0:
+            return self._end_of_prompt(script)
         token = prompt[self.num_tokens % len(prompt)]
         first = self.num_tokens == 0
         self.num_tokens += 1
@@ -72,20 +76,42 @@ class _Run:
         is_full = self.num_tokens == params.max_tokens
         failed = script.fail_after_tokens == self.num_tokens
         reason = "error" if failed else "stop" if is_end else "length" if is_full else None
-        prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-        if first and self.index == 0 and params.prompt_logprobs is not None:
-            prompt_logprobs = tuple(
-                script.logprobs(after, params.prompt_logprobs) for after in prompt[1:]
-            )
+        logprobs = () if params.logprobs is None else (self._scored(token, script),)
         return RequestDelta(
             request_id=fork_id(self.submit.request_id, self.index),
             new_token_ids=(token,),
-            logprobs=() if params.logprobs is None else (script.logprobs(token, params.logprobs),),
-            prompt_logprobs=prompt_logprobs,
+            logprobs=logprobs,
+            prompt_logprobs=self._prompt_logprobs(script) if first else (),
             num_cached_tokens=script.num_cached_tokens if first else None,
             finish_reason=reason,
             error="the device failed on purpose" if failed else None,
             queue_s=0.0 if first else None,
+        )
+
+    def _scored(self, token: int, script: Script) -> TokenLogprobs:
+        found = script.logprobs(token, self.submit.params.logprobs or 0)
+        if script.logprob_of is None:
+            return found
+        return found._replace(logprob=script.logprob_of(self.index, self.num_tokens))
+
+    def _prompt_logprobs(self, script: Script) -> tuple[TokenLogprobs, ...]:
+        num_top = self.submit.params.prompt_logprobs
+        if num_top is None or self.index:
+            return ()
+        return tuple(script.logprobs(after, num_top) for after in self.submit.prompt_token_ids[1:])
+
+    def _end_of_prompt(self, script: Script) -> RequestDelta:
+        failed = script.fail_after_tokens == 0
+        kind = self.submit.params.pooling
+        state = script.embedding(self.submit.prompt_token_ids, kind) if kind else None
+        return RequestDelta(
+            request_id=fork_id(self.submit.request_id, self.index),
+            prompt_logprobs=self._prompt_logprobs(script),
+            embedding=None if failed else state,
+            num_cached_tokens=script.num_cached_tokens,
+            finish_reason="error" if failed else "length",
+            error="the device failed on purpose" if failed else None,
+            queue_s=0.0,
         )
 
 
@@ -101,8 +127,15 @@ class Script:
     refuse: RequestDelta | None = None
     """What to answer to every request; its id is filled in."""
     best_logprob: float = -0.25
+    logprob_of: Callable[[int, int], float] | None = None
+    """Log-probability of a token by the index of its completion and its number (from 1)."""
     submits: list[Submit] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+
+    def embedding(self, token_ids: Sequence[int], kind: str) -> bytes:
+        """Known in advance, and another one for each prompt and way of pooling."""
+        used = token_ids if kind == "mean" else token_ids[-1:]
+        return np.bincount(used, minlength=EMBEDDING_SIZE).astype(np.float32).tobytes()
 
     def logprobs(self, token: int, num_top: int) -> TokenLogprobs:
         """The token itself is the likeliest; the next ids are its alternatives."""

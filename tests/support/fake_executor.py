@@ -55,6 +55,8 @@ class _Row:
     request: NewRequest
     tokens: list[int]
     blocks: list[int]
+    pooled: list[int] = field(default_factory=list)
+    """Prompt tokens that a mean has seen, in order."""
 
 
 @dataclass
@@ -139,7 +141,10 @@ class FakeExecutor:
         row = self._rows[name]
         assert scheduled.num_new_tokens >= 1
         end = scheduled.start + scheduled.num_new_tokens
-        assert scheduled.wants_sample == (end == len(row.tokens)), "sample at the last token only"
+        generates = row.request.params.max_tokens != 0
+        assert scheduled.wants_sample == (generates and end == len(row.tokens)), (
+            "sample at the last token only"
+        )
         for position in range(scheduled.start, end):
             token = row.tokens[position]
             before = self._read(row, position - 1)[2] if position else b""
@@ -151,11 +156,23 @@ class FakeExecutor:
         if self.row_fails(scheduled):
             return RowResult(name, error="told to fail")
         scores = self._score_prompt(row, scheduled)
+        embedding = self._pool_prompt(row, scheduled)
         if not scheduled.wants_sample:
-            return RowResult(name, prompt_logprobs=scores)
+            return RowResult(name, prompt_logprobs=scores, embedding=embedding)
         token = next_token(last, row.request.seed)
         row.tokens.append(token)
-        return RowResult(name, (token,), prompt_logprobs=scores)
+        return RowResult(name, (token,), prompt_logprobs=scores, embedding=embedding)
+
+    def _pool_prompt(self, row: _Row, scheduled: ScheduledRequest) -> bytes | None:
+        """The tokens that were pooled, which for a mean must be the whole prompt."""
+        kind, num_prompt = row.request.params.pooling, row.request.num_prompt_tokens
+        if kind is None or len(row.request.token_ids) > num_prompt:
+            return None
+        end = min(scheduled.start + scheduled.num_new_tokens, num_prompt)
+        row.pooled += row.tokens[scheduled.start : end]
+        if scheduled.start >= num_prompt or end < num_prompt:
+            return None
+        return bytes(row.pooled if kind == "mean" else row.pooled[-1:])
 
     def _score_prompt(self, row: _Row, scheduled: ScheduledRequest) -> tuple[TokenLogprobs, ...]:
         """One for each prompt token after a position of this step; the logprob tells the place."""

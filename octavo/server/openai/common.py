@@ -76,7 +76,7 @@ class Job:
         self._check_in()
         engine = self.state.engine
         with _named_as_sent(self.body):
-            outputs = await _all(
+            outputs = await all_or_none(
                 [
                     engine.complete(prompt, self.params, **self._options(number))
                     for number, prompt in enumerate(self.prompts)
@@ -117,6 +117,24 @@ def _named_as_sent(body: SamplingBody) -> Iterator[None]:
         raise
 
 
+def check_entry(state: ServerState, *, timeout: float | None, priority: int | None) -> None:
+    """Refuses what has no chance, or would be ignored, of a request of any kind.
+
+    Raises:
+        RequestError: names the parameter.
+        EngineError: the engine is gone, or the line is too long.
+    """
+    state.engine.check_open()
+    timeout_s(state, timeout)
+    check_room(state)
+    if priority and state.engine.info.policy == "fcfs":
+        raise UnsupportedParameter(
+            f"priority is {priority}, but this server serves in order of arrival: leave it "
+            "out, or start the server with --policy priority",
+            param="priority",
+        )
+
+
 def check_options(body: SamplingBody, state: ServerState) -> None:
     """Refuses what contradicts itself, or would be ignored, or has no chance: before any work is
     put into it.
@@ -125,18 +143,10 @@ def check_options(body: SamplingBody, state: ServerState) -> None:
         RequestError: names the parameter.
         EngineError: the engine is gone, or the line is too long.
     """
-    state.engine.check_open()
-    timeout_s(state, body.timeout)
-    check_room(state)
+    check_entry(state, timeout=body.timeout, priority=body.priority)
     if body.stream_options is not None and not body.stream:
         raise InvalidParameter(
             "stream_options is set, but stream is not true", param="stream_options"
-        )
-    if body.priority and state.engine.info.policy == "fcfs":
-        raise UnsupportedParameter(
-            f"priority is {body.priority}, but this server serves in order of arrival: leave it "
-            "out, or start the server with --policy priority",
-            param="priority",
         )
     if body.stream and body.prompt_logprobs is not None:
         raise UnsupportedParameter(
@@ -215,7 +225,7 @@ def prompt_logprobs_json(
     ]
 
 
-async def _all(works: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+async def all_or_none(works: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Results in order. When one fails the others are cancelled, and its error is raised."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

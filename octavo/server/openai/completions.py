@@ -7,7 +7,8 @@ from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
 
-from octavo.core.errors import UnsupportedParameter
+from octavo.core.errors import InvalidParameter, UnsupportedParameter
+from octavo.core.params import MAX_N
 from octavo.core.types import TokenId
 from octavo.front.outputs import CompletionDelta, CompletionOutput, RequestOutput
 from octavo.server.body import JsonRoute
@@ -20,7 +21,7 @@ from octavo.server.openai.common import (
     prompt_logprobs_json,
     usage_of,
 )
-from octavo.server.openai.parallel_logprobs import Entry, LogprobLists
+from octavo.server.openai.parallel_logprobs import Echo, Entry, LogprobLists
 from octavo.server.openai.prompts import encode_prompts, off_loop
 from octavo.server.openai.responses import CompletionChoice
 from octavo.server.openai.sampling import sampling_params
@@ -43,9 +44,9 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
         return await stream_response(request, _events(job, body))
     outputs = await or_disconnect(request, job.complete())
     choices = [
-        _whole_choice(job, body, number, output, completion)
+        _whole_choice(job, body, (number, rank), output, completion)
         for number, output in enumerate(outputs)
-        for completion in output.outputs
+        for rank, completion in enumerate(_best(body, output.outputs))
     ]
     return json_response(job.envelope(KIND, choices, usage_of(outputs)))
 
@@ -54,24 +55,61 @@ def _job(body: CompletionRequest, state: ServerState) -> Job:
     """Checks everything that can be checked before the engine hears of the request."""
     model = state.check_model(body.model)
     check_options(body, state)
-    n = 1 if body.n is None else body.n
-    if body.best_of not in (None, n):
-        raise UnsupportedParameter(
-            f"best_of is {body.best_of}, but only the value of n ({n}) is supported",
-            param="best_of",
-        )
+    if body.best_of is not None:
+        _check_best_of(body, body.best_of)
     prompts = encode_prompts(body, state)
     params = sampling_params(
-        body,
+        body.model_copy(update={"n": body.best_of}) if _selects(body) else body,
         state,
         prompts,
         max_tokens=("max_tokens", _max_tokens(body, state, prompts)),
-        logprobs=("logprobs", body.logprobs),
+        # The best are found by their log-probabilities.
+        logprobs=("logprobs", 0 if body.logprobs is None and _selects(body) else body.logprobs),
         prompt_logprobs=_num_prompt_logprobs(body),
+        least_tokens=0,
     )
     return Job(
         state=state, body=body, model=model, prompts=prompts, params=params, id=new_id("cmpl")
     )
+
+
+def _num_choices(body: CompletionRequest) -> int:
+    """Choices of each prompt."""
+    return 1 if body.n is None else body.n
+
+
+def _selects(body: CompletionRequest) -> bool:
+    """Whether more completions are generated than the client gets."""
+    return body.best_of is not None and body.best_of > _num_choices(body)
+
+
+def _check_best_of(body: CompletionRequest, best_of: int) -> None:
+    n = _num_choices(body)
+    if n < 1:
+        raise InvalidParameter(f"n is {n}: use 1 to {MAX_N}", param="n")
+    if not n <= best_of <= MAX_N:
+        raise InvalidParameter(
+            f"best_of is {best_of}, and n is {n}: use {n} to {MAX_N} for best_of", param="best_of"
+        )
+    if body.stream and _selects(body):
+        raise UnsupportedParameter(
+            f"best_of is {best_of}, and n is {n}: which of them are the best is known only when "
+            "all have ended, so they cannot be streamed; set stream to false",
+            param="best_of",
+        )
+
+
+def _best(body: CompletionRequest, found: Sequence[CompletionOutput]) -> list[CompletionOutput]:
+    """The ``n`` completions with the highest log-probability per token, best first; of equal ones
+    those that were begun first."""
+    if not _selects(body):
+        return list(found)
+    return sorted(found, key=_mean_logprob, reverse=True)[: _num_choices(body)]
+
+
+def _mean_logprob(completion: CompletionOutput) -> float:
+    logprobs = [entry.logprob for entry in completion.logprobs or ()]
+    return sum(logprobs) / max(1, len(logprobs))
 
 
 def _max_tokens(
@@ -101,26 +139,35 @@ def _echo_text(job: Job, body: CompletionRequest, number: int) -> str:
     return job.state.engine.tokenizer.decode(job.prompts[number], skip_special_tokens=False)
 
 
-def _first_prompt_token(job: Job, number: int) -> bytes:
-    """The token of an echoed prompt that has no log-probability."""
-    return job.state.engine.tokenizer.token_bytes(job.prompts[number][0])
+def _logprob_lists(job: Job, body: CompletionRequest, number: int, num_top: int) -> LogprobLists:
+    """For a choice of this prompt."""
+    tokenizer = job.state.engine.tokenizer
+    hidden = tokenizer.all_special_ids if job.params.skip_special_tokens else frozenset()
+    if not body.echo:
+        return LogprobLists(num_top, hidden)
+    text, special = _echo_text(job, body, number), body.add_special_tokens is not False
+    spelled = [tokenizer.token_bytes(token) for token in job.prompts[number]]
+    echo = Echo(spelled, text, lambda: tokenizer.offsets(text, special))
+    return LogprobLists(num_top, hidden, echo)
 
 
 def _whole_choice(
     job: Job,
     body: CompletionRequest,
-    number: int,
+    place: tuple[int, int],
     output: RequestOutput,
     completion: CompletionOutput,
 ) -> CompletionChoice:
+    """``place``: the number of the prompt, and that of the completion among its choices."""
+    number, rank = place
     logprobs = None
     if body.logprobs is not None:
         prompt = (output.prompt_logprobs or ()) if body.echo else ()
-        lists = LogprobLists(body.logprobs, _first_prompt_token(job, number))
-        logprobs = lists.extended([*prompt, *(completion.logprobs or ())])
+        lists = _logprob_lists(job, body, number, body.logprobs)
+        logprobs = lists.extended(prompt, completion.logprobs or ())
     shown = body.return_token_ids
     return CompletionChoice(
-        number * job.params.n + completion.index,
+        number * _num_choices(body) + rank,
         _echo_text(job, body, number) + completion.text,
         logprobs,
         completion.finish_reason,
@@ -167,7 +214,7 @@ class _Chunks:
         body = self._body
         if body.return_token_ids:
             choice.token_ids = list(delta.token_ids)
-        entries: Sequence[Entry] = delta.logprobs
+        prompt: Sequence[Entry] = ()
         if delta.prompt_logprobs is not None:
             # They come with the first completion of a prompt, but are those of all.
             self._prompt_entries[number] = delta.prompt_logprobs
@@ -177,11 +224,11 @@ class _Chunks:
                 choice.prompt_token_ids = self._job.prompts[number]
             if body.echo:
                 choice.text = _echo_text(self._job, body, number) + delta.text
-                entries = [*self._prompt_entries.get(number, ()), *entries]
+                prompt = self._prompt_entries.get(number, ())
         if body.logprobs is not None:
             lists = self._lists.get(index)
             if lists is None:
-                first = _first_prompt_token(self._job, number)
-                lists = self._lists[index] = LogprobLists(body.logprobs, first)
-            choice.logprobs = lists.extended(entries)
+                lists = _logprob_lists(self._job, body, number, body.logprobs)
+                self._lists[index] = lists
+            choice.logprobs = lists.extended(prompt, delta.logprobs)
         return choice

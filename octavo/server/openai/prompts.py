@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from octavo.core.errors import ContextTooLong, InvalidParameter
@@ -32,29 +33,59 @@ async def off_loop(num_bytes: int, work: Callable[..., Result], *args: Any) -> R
     return await asyncio.to_thread(work, *args)
 
 
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a body that holds texts, and what may be in it."""
+
+    name: str
+    most: int = MAX_PROMPTS
+    """Texts at most."""
+    num_output_tokens: int = 1
+    """Tokens that must find room after each of them."""
+
+
 def encode_prompts(body: CompletionRequest, state: ServerState) -> list[list[TokenId]]:
     """The prompt field, in any of its four forms, as token ids of each prompt.
 
     Raises:
         RequestError: there is no prompt, or one of them cannot be served.
     """
-    prompt, tokenizer = body.prompt, state.engine.tokenizer
-    special = body.add_special_tokens is not False
-    if isinstance(prompt, str):
-        prompts = [tokenizer.encode(prompt, special)]
-    elif prompt and isinstance(prompt[0], int):
-        prompts = [prompt]
-    elif not 1 <= len(prompt) <= MAX_PROMPTS:
+    field = Field("prompt", num_output_tokens=0 if body.max_tokens == 0 else 1)
+    return encode_texts(body.prompt, field, state, special=body.add_special_tokens is not False)
+
+
+def encode_texts(
+    given: str | list[str] | list[int] | list[list[int]],
+    field: Field,
+    state: ServerState,
+    *,
+    special: bool = True,
+) -> list[list[TokenId]]:
+    """A text, a list of token ids, or a list of either, as token ids of each.
+
+    Args:
+        special: texts get the tokens that the model expects around them.
+
+    Raises:
+        RequestError: there is none, or one of them cannot be served.
+    """
+    tokenizer, name = state.engine.tokenizer, field.name
+    if isinstance(given, str):
+        texts = [tokenizer.encode(given, special)]
+    elif given and isinstance(given[0], int):
+        texts = [given]
+    elif not 1 <= len(given) <= field.most:
         raise InvalidParameter(
-            f"prompt is a list of {len(prompt)} prompts: send 1 to {MAX_PROMPTS}", param="prompt"
+            f"{name} is a list of {len(given)}: send 1 to {field.most}", param=name
         )
-    elif isinstance(prompt[0], str):
-        prompts = tokenizer.encode_batch(prompt, special)
+    elif isinstance(given[0], str):
+        texts = tokenizer.encode_batch(given, special)
     else:
-        prompts = cast("list[list[TokenId]]", prompt)
-    for number, token_ids in enumerate(prompts):
-        _check(token_ids, "prompt" if len(prompts) == 1 else f"prompt[{number}]", state)
-    return prompts
+        texts = cast("list[list[TokenId]]", given)
+    for number, token_ids in enumerate(texts):
+        shown = name if len(texts) == 1 else f"{name}[{number}]"
+        _check(token_ids, shown, state, field.num_output_tokens)
+    return texts
 
 
 def encode_chat(
@@ -113,15 +144,19 @@ def _plain(message: Message, index: int, state: ServerState) -> dict[str, Any]:
     return {"role": role, "content": content, **others}
 
 
-def _check(token_ids: Sequence[TokenId], param: str, state: ServerState) -> None:
+def _check(
+    token_ids: Sequence[TokenId], param: str, state: ServerState, num_output_tokens: int = 1
+) -> None:
     """Refuses prompts that no request could be made of."""
     if not token_ids:
         raise InvalidParameter(f"{param} is empty: send at least one token", param=param)
     state.check_token_ids(token_ids, param)
     limit = state.max_model_len
-    if len(token_ids) + 1 > limit:
+    room = limit - num_output_tokens
+    if len(token_ids) > room:
+        also = ", and one token of output needs room too" if num_output_tokens else ""
         raise ContextTooLong(
-            f"{param} has {len(token_ids)} tokens, and one token of output needs room too, but "
-            f"this model's context is {limit} tokens: shorten it to {limit - 1} or less",
+            f"{param} has {len(token_ids)} tokens{also}, but this model's context is {limit} "
+            f"tokens: shorten it to {room} or less",
             param=param,
         )

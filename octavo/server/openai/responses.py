@@ -53,6 +53,49 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
     prompt_logprobs: list[Any] | None = None
 
 
+class EmbeddingUsage(msgspec.Struct):
+    """What embeddings cost, in tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingItem(msgspec.Struct):
+    """A text as a vector: numbers, or base64 of float32 in little-endian order."""
+
+    index: int
+    embedding: list[float] | str
+    object: str = "embedding"
+
+
+class EmbeddingList(msgspec.Struct):
+    """Answer of ``/v1/embeddings``."""
+
+    data: list[EmbeddingItem]
+    model: str
+    usage: EmbeddingUsage
+    object: str = "list"
+
+
+class ScoreItem(msgspec.Struct):
+    """How much alike a pair of texts is."""
+
+    index: int
+    score: float
+    object: str = "score"
+
+
+class ScoreList(msgspec.Struct):
+    """Answer of ``/v1/score``."""
+
+    id: str
+    created: int
+    model: str
+    data: list[ScoreItem]
+    usage: EmbeddingUsage
+    object: str = "list"
+
+
 class TopLogprob(msgspec.Struct):
     """An alternative at a position."""
 

@@ -32,12 +32,14 @@ def sampling_params(
     max_tokens: tuple[str, int | None],
     logprobs: tuple[str, int | None],
     prompt_logprobs: int | None,
+    least_tokens: int = 1,
 ) -> SamplingParams:
     """What the client asked for, on top of what the model recommends.
 
     Args:
         max_tokens: the parameter that says it, and how many; None for what the context holds.
         logprobs: the parameter that says it, and the alternatives a position; None for none.
+        least_tokens: what max_tokens must be at least.
 
     Raises:
         InvalidParameter: a value is out of range.
@@ -45,7 +47,7 @@ def sampling_params(
     """
     longest = max(map(len, prompts))
     room = state.max_model_len - longest
-    _check_room(state, longest, *max_tokens)
+    _check_room(state, longest, *max_tokens, least_tokens)
     for name, value in (logprobs, ("prompt_logprobs", prompt_logprobs)):
         _check_alternatives(state, name, value)
     given: dict[str, Any] = {
@@ -64,20 +66,23 @@ def sampling_params(
         structured=wanted_form(body),
     )
     if params.n * len(prompts) > MAX_COMPLETIONS:
+        name = "best_of" if getattr(body, "best_of", None) else "n"
         raise InvalidParameter(
-            f"{len(prompts)} prompts with n = {params.n} ask for {params.n * len(prompts)} "
+            f"{len(prompts)} prompts with {name} = {params.n} ask for {params.n * len(prompts)} "
             f"completions: ask for {MAX_COMPLETIONS} or less at a time",
-            param="n",
+            param=name,
         )
     # Once for all prompts, and not in the event loop if the request is large.
     return replace(with_bad_words(params, state.engine.tokenizer), bad_words=())
 
 
-def _check_room(state: ServerState, prompt_tokens: int, name: str, wanted: int | None) -> None:
+def _check_room(
+    state: ServerState, prompt_tokens: int, name: str, wanted: int | None, least: int
+) -> None:
     if wanted is None:
         return
-    if wanted < 1:
-        raise InvalidParameter(f"{name} is {wanted}: use 1 or more", param=name)
+    if wanted < least:
+        raise InvalidParameter(f"{name} is {wanted}: use {least} or more", param=name)
     room = state.max_model_len - prompt_tokens
     if wanted > room:
         raise ContextTooLong(

@@ -218,6 +218,37 @@ class CompletionRequest(SamplingBody):
     best_of: int | None = None
 
 
+class PoolingBody(_Body):
+    """Fields that embeddings and scores share."""
+
+    model: str | None = None
+    user: str | None = Field(None, description="Has no effect.")
+    pooling: Literal["mean", "last"] | None = Field(
+        None, description="The server's --pooling if it is left out."
+    )
+    add_special_tokens: bool | None = None
+    priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)
+    cache_salt: str | None = None
+    timeout: float | None = Field(
+        None, gt=0, le=86_400, description="Seconds after which the request ends with an error."
+    )
+
+
+class EmbeddingRequest(PoolingBody):
+    """Body of ``/v1/embeddings``."""
+
+    input: Prompt
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, description="The model's hidden size, and no other.")
+
+
+class ScoreRequest(PoolingBody):
+    """Body of ``/v1/score``: one text and what to compare it with, or pairs of texts."""
+
+    text_1: Strings
+    text_2: Strings
+
+
 class TextPart(_Body):
     """A piece of a message."""
 

@@ -48,8 +48,8 @@ def test_perplexity_is_that_of_transformers(checkpoint: Path, llm: LLM) -> None:
 def test_texts_and_windows_that_cannot_be_measured(llm: LLM) -> None:
     with pytest.raises(InvalidParameter, match="2 or more are needed"):
         perplexity.measure(llm, "")
-    for window in (1, 256):
-        with pytest.raises(InvalidParameter, match="use 2 to 255"):
+    for window in (1, 257):
+        with pytest.raises(InvalidParameter, match="use 2 to 256"):
             perplexity.measure(llm, TEXT, window=window)
 
 

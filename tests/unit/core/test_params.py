@@ -17,7 +17,7 @@ RANGES = {
     "repetition_penalty": (0.01, 10.0, 0.009, 10.1),
     "presence_penalty": (-2.0, 2.0, -2.1, 2.1),
     "frequency_penalty": (-2.0, 2.0, -2.1, 2.1),
-    "max_tokens": (1, 2**31 - 1, 0, 2**31),
+    "max_tokens": (0, 2**31 - 1, -1, 2**31),
     "logprobs": (0, 2**31 - 1, -1, 2**31),
     "prompt_logprobs": (0, 2**31 - 1, -1, 2**31),
 }
@@ -48,6 +48,14 @@ def test_wrong_types_are_refused(name, value):
         return
     with pytest.raises(InvalidParameter, match=name):
         SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize("value", ["max", "", 1, True, ["mean"]])
+def test_an_unknown_pooling_is_refused(value):
+    assert SamplingParams(pooling="last").pooling == "last"
+    with pytest.raises(InvalidParameter, match=r"pooling is .*: use mean or last") as caught:
+        SamplingParams(pooling=value)
+    assert caught.value.param == "pooling"
 
 
 def test_min_tokens_has_its_own_limits():

@@ -13,6 +13,15 @@ def test_what_fits_passes(prompt, context, capacity):
     check_fits(prompt, max_model_len=context, capacity=capacity)
 
 
+def test_what_generates_nothing_needs_no_room_for_it():
+    check_fits(100, max_model_len=100, capacity=160, generates=False)
+    check_fits(16, max_model_len=100, capacity=16, generates=False)
+    with pytest.raises(ContextTooLong, match=r"has 101 tokens, but .* to 100 tokens or less"):
+        check_fits(101, max_model_len=100, capacity=160, generates=False)
+    with pytest.raises(ContextTooLong, match="KV cache holds 16"):
+        check_fits(17, max_model_len=100, capacity=16, generates=False)
+
+
 @pytest.mark.parametrize(
     ("prompt", "context", "capacity", "kind", "text"),
     [

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from support.vocabularies import SPACE, TRICKY_TEXTS, byte_level_backend, word_backend
+from tokenizers import normalizers
 
 from octavo.core.errors import InvalidParameter
 from octavo.tokenizer.tokenizer import Tokenizer
@@ -60,6 +61,30 @@ def test_token_bytes_joined_are_the_text(tokenizer: Tokenizer, text: str) -> Non
     if tokenizer.bos_token == "<s>":
         joined = joined.removeprefix(" ")
     assert _comparable(tokenizer, joined) == _comparable(tokenizer, text)
+
+
+@pytest.mark.parametrize("text", ["the fox", " the", "é 世界 fox", "<s> the", "e\u0301 fox"])
+def test_offsets_are_where_tokens_begin(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    offsets = tokenizer.offsets(text)
+    assert len(offsets) == len(ids)
+    assert offsets == sorted(offsets)
+    assert offsets[0] == 0 and offsets[-1] < len(text)
+    ends = [*offsets[1:], len(text)]
+    for token, begin, end in zip(ids, offsets, ends, strict=True):
+        spelled = tokenizer.token_bytes(token).decode("utf-8", "ignore").strip()
+        if spelled in text and begin < end:
+            assert text[begin:].lstrip().startswith(spelled) or spelled == "<s>"
+
+
+def test_offsets_count_characters_of_the_text_before_it_is_normalised() -> None:
+    backend = byte_level_backend()
+    backend.normalizer = normalizers.NFC()
+    tokenizer = Tokenizer(backend)
+    text = "e\u0301 fox"  # the tokens spell one character less
+    spelled = [tokenizer.token_bytes(token) for token in tokenizer.encode(text)]
+    assert b"".join(spelled).decode() == "é fox"
+    assert tokenizer.offsets(text)[spelled.index(b" fox")] == 2
 
 
 def test_token_bytes_of_single_tokens(byte_level: Tokenizer, sentencepiece: Tokenizer) -> None:

@@ -34,6 +34,7 @@ PARAMS: dict[str, st.SearchStrategy[Any]] = {
     | st.builds(Structured, st.sampled_from(["json", "regex", "choice", "grammar"]), TEXT),
     "bad_words": WORDS,
     "bad_words_token_ids": st.lists(st.lists(IDS, min_size=1).map(tuple)).map(tuple),
+    "pooling": st.sampled_from([None, "mean", "last"]),
     "stop": WORDS,
     "stop_token_ids": st.lists(IDS),
     "include_stop_str_in_output": st.booleans(),
