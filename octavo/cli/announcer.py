@@ -50,7 +50,7 @@ class Announcer:
         """The model, and where memory goes."""
         parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in info.startup_s.items())
         rows = [
-            ("model", f"{info.model} ({info.spec.architecture}, {info.dtype})"),
+            ("model", f"{info.model} ({info.spec.architecture}, {info.weights})"),
             ("device", f"{info.device}, attention: {info.attention_backend}"),
             *info.cache_plan.ledger(),
             ("start", parts),

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     info = llm.info
     record = {
         "model": info.model,
-        "weights": info.dtype if info.quantization == "none" else info.quantization,
+        "weights": info.weights,
         "kv_cache": info.kv_dtype,
         "perplexity": round(result.value, 4),
         "standard_error": round(result.standard_error, 4),

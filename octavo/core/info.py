@@ -31,3 +31,8 @@ class EngineInfo:
     enable_prefix_caching: bool = True
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds spent on each part of the start, in order."""
+
+    @property
+    def weights(self) -> str:
+        """Precision of the weights, in words."""
+        return self.dtype if self.quantization == "none" else self.quantization
