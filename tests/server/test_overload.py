@@ -247,8 +247,7 @@ def test_clients_that_do_not_read_cost_little_memory(tokenizer: Tokenizer) -> No
         before = psutil.Process().memory_info().rss
         socks = [endless(address, num_tokens) for _ in range(num_clients)]
         engine = parts.state.engine
-        done = engine.metrics._success["length"]
-        wait_until(lambda: done.value == num_clients, 60)
+        wait_until(lambda: engine.metrics.finished()["length"] == num_clients, 60)
         grown = psutil.Process().memory_info().rss - before
         assert grown < num_clients * num_tokens * 100
         assert engine.num_open == num_clients  # what is there is theirs to read
