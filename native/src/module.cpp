@@ -12,6 +12,12 @@
 
 #include "decoder.h"
 
+#ifdef OCTAVO_EMULATED
+#define OCTAVO_HAS(feature) true
+#else
+#define OCTAVO_HAS(feature) __builtin_cpu_supports(feature)
+#endif
+
 namespace nb = nanobind;
 using namespace octavo;
 
@@ -34,11 +40,11 @@ WeightType type_of(const nb::dlpack::dtype &dtype) {
 const Kernels *find_kernels(const std::string &name) {
 #ifdef OCTAVO_X86
     __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                __builtin_cpu_supports("f16c");
-    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (name == "avx512_vnni" && avx512 && __builtin_cpu_supports("avx512vnni"))
+    bool avx2 = OCTAVO_HAS("avx2") && OCTAVO_HAS("fma") &&
+                OCTAVO_HAS("f16c");
+    bool avx512 = OCTAVO_HAS("avx512f") && OCTAVO_HAS("avx512bw") &&
+                  OCTAVO_HAS("avx512vl") && OCTAVO_HAS("avx512dq");
+    if (name == "avx512_vnni" && avx512 && OCTAVO_HAS("avx512vnni"))
         return kernels_avx512_vnni();
     if (name == "avx512" && avx512) return kernels_avx512();
     if (name == "avx2" && avx2) return kernels_avx2();

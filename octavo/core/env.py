@@ -10,7 +10,7 @@ import os
 from octavo.core.errors import ConfigError
 
 _FLAGS = {"1": True, "true": True, "0": False, "false": False, "": False}
-_ISAS = ("avx512", "avx2", "portable")
+_ISAS = ("avx512_vnni", "avx512", "avx2", "portable")
 _FORMATS = ("text", "json")
 LOG_FORMAT = "OCTAVO_LOG_FORMAT"
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -25,8 +25,8 @@ def check_invariants() -> bool:
 
 
 def cpu_isa() -> str | None:
-    """``OCTAVO_CPU_ISA``: the instruction set that native kernels use (avx512, avx2, portable);
-    None for the best that this machine has."""
+    """``OCTAVO_CPU_ISA``: the instruction set that native kernels use, one of
+    avx512_vnni, avx512, avx2 and portable; None for the best that this machine has."""
     raw = os.environ.get("OCTAVO_CPU_ISA", "").lower()
     if raw not in (*_ISAS, ""):
         raise ConfigError(f"OCTAVO_CPU_ISA={raw!r}: use one of {', '.join(_ISAS)}")
