@@ -37,7 +37,7 @@ ENVIRONMENT = """
 | variable | meaning |
 | --- | --- |
 | `OCTAVO_CHECK_INVARIANTS` | `1`: verify every block and reference count after each step |
-| `OCTAVO_CPU_ISA` | instruction set of the native kernels: `avx512_vnni`, `avx512`, `avx2` or `portable`; the best that the machine has by default |
+| `OCTAVO_CPU_ISA` | native kernels: `avx512_vnni`, `avx512`, `avx2`, `portable`; else the best |
 | `OCTAVO_LOG_LEVEL` | `DEBUG`, `INFO` (default), `WARNING` or `ERROR` |
 | `OCTAVO_LOG_FORMAT` | `text` (default) or `json`; as `--log-format` |
 | `OCTAVO_API_KEY` | an API key, as `--api-key` |
