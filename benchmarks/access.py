@@ -7,10 +7,12 @@ import asyncio
 import json
 import statistics
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from octavo.core.access_config import LimitsConfig, SecurityConfig
 from octavo.core.config import ServerConfig
+from octavo.metrics.registry import EngineMetrics
 from octavo.server.access.control import Access
 from octavo.server.access.guard import Guard
 from octavo.server.app import create_app
@@ -70,7 +72,7 @@ async def microseconds(app: Any, path: str, method: str, repeat: int) -> float:
 
 def whole_app(security: SecurityConfig, limits: LimitsConfig) -> Any:
     """The server, without an engine: for paths that need none."""
-    engine: Any = None
+    engine: Any = SimpleNamespace(metrics=EngineMetrics("none"))
     state = ServerState(
         engine=engine,
         config=ServerConfig(security=security, limits=limits),

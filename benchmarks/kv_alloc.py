@@ -13,6 +13,7 @@ from octavo.core.params import SamplingParams
 from octavo.core.plan import RowResult, StepResult
 from octavo.core.request import Request
 from octavo.kv.blocks import BlockPool
+from octavo.engine.snapshot import take_snapshot
 from octavo.kv.manager import BlockManager
 from octavo.scheduler.scheduler import Scheduler
 
@@ -108,7 +109,21 @@ def step_us(num_rows: int, repeat: int) -> dict[str, float]:
     return {
         "schedule_us": 1e6 * statistics.median(plans),
         "commit_us": 1e6 * statistics.median(commits),
+        "stats_us": 1e6 * median_s(lambda: ask(scheduler, None), repeat),
+        "stats_blocks_us": 1e6 * median_s(lambda: ask(scheduler, range(40_000)), repeat),
     }
+
+
+def ask(scheduler: Scheduler, block_range: range | None) -> None:
+    """What the engine does for ``/stats``, or for ``/stats/blocks``."""
+    take_snapshot(
+        scheduler,
+        [],
+        step_id=0,
+        now_s=0.0,
+        max_requests=100 if block_range is None else 0,
+        block_range=block_range,
+    )
 
 
 def main() -> None:

@@ -111,28 +111,29 @@ def _open_fills(running: Iterable[Request], blocks: BlockManager) -> dict[BlockI
 def _block_map(
     running: Sequence[Request], blocks: BlockManager, fills: dict[BlockId, int], wanted: range
 ) -> BlockMap:
-    size, published = blocks.block_size, blocks.published
-    counts = blocks.ref_counts[wanted.start : wanted.stop]
-    states, tokens = bytearray(len(wanted)), bytearray(len(wanted))
-    for place, (block, count) in enumerate(zip(wanted, counts, strict=True)):
-        findable = block in published
-        if count:
-            states[place] = _FINDABLE if findable else _USED
-            tokens[place] = fills.get(block, size)
-        elif findable:
-            states[place] = _CACHED
-            tokens[place] = size
-    owners = array("i", [-1]) * len(wanted)
+    """Made for all blocks, of which most are free, and then cut: no loop runs over those."""
+    size, num_blocks = blocks.block_size, blocks.num_blocks
+    states, tokens = bytearray(num_blocks), bytearray(num_blocks)
+    owners = array("i", [-1]) * num_blocks
+    for block in blocks.published:
+        states[block], tokens[block] = _CACHED, size
     for number, request in enumerate(running):
         for block in blocks.block_ids(request.request_id):
-            if block in wanted and owners[block - wanted.start] < 0:
-                owners[block - wanted.start] = number
+            if owners[block] < 0:
+                owners[block], tokens[block] = number, size
+                states[block] = _FINDABLE if states[block] else _USED
+    for block, fill in fills.items():
+        tokens[block] = fill
+    part = slice(wanted.start, wanted.stop)
+    counts = blocks.ref_counts[part]
+    if max(counts, default=0) > _MAX_COUNT:
+        counts = [min(count, _MAX_COUNT) for count in counts]
     return BlockMap(
         first=wanted.start,
-        states=bytes(states),
-        num_tokens=bytes(tokens),
-        ref_counts=_little_endian(array("H", [min(count, _MAX_COUNT) for count in counts])),
-        owners=_little_endian(owners),
+        states=bytes(states[part]),
+        num_tokens=bytes(tokens[part]),
+        ref_counts=_little_endian(array("H", counts)),
+        owners=_little_endian(owners[part]),
         owner_ids=tuple(request.request_id for request in running),
     )
 
