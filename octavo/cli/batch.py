@@ -132,16 +132,14 @@ def _prepare(output: OutcomeFile, args: argparse.Namespace, ids: dict[str | None
     with contextlib.suppress(OSError):
         if args.output.samefile(args.input):
             raise ConfigError(f"{args.output} is the input as well: choose another output file")
+    output.check_writable()
     if output.is_empty() or args.overwrite:
-        output.open(keep=False)
         return set()
     if not args.resume:
         raise ConfigError(
             f"{args.output} is not empty: go on with it by --resume, or start anew by --overwrite"
         )
-    done = output.resume({name for name in ids if name is not None})
-    output.open(keep=True)
-    return done
+    return output.survey({name for name in ids if name is not None})
 
 
 class _Batch:
@@ -210,6 +208,7 @@ class _Batch:
 
         num_at_once = self._args.concurrency or engine.info.max_num_seqs + _MORE_THAN_RUN
         began = time.monotonic()
+        self._output.open(self._done)  # not before: what is there stays if no engine can be started
         with self._progress() as advance:
 
             def take(outcome: Outcome) -> None:

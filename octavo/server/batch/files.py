@@ -1,15 +1,16 @@
 """The files of a batch: requests are read one at a time, outcomes written one line at a time.
 
 What is in the output file is valid after every line, whatever ends the process: at worst its last
-line is cut short, and `resume` takes that away.
+line is cut short, which the next `open` takes away.
 """
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -39,66 +40,79 @@ class OutcomeFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: BinaryIO | None = None
+        self._file: io.FileIO | None = None
 
     def is_empty(self) -> bool:
         """Whether nothing is in it, or it does not exist."""
-        try:
-            return not self.path.exists() or (self.path.is_file() and self.path.stat().st_size == 0)
-        except OSError as error:
-            raise ConfigError(f"{self.path} cannot be read: {error.strerror}") from error
+        with self._blaming("read"):
+            return not self.path.exists() or (self.path.is_file() and not self.path.stat().st_size)
 
-    def resume(self, wanted: Collection[str]) -> set[str]:
-        """Takes out the lines whose requests should be made again; returns the ids of the others.
+    def survey(self, wanted: Collection[str]) -> set[str]:
+        """Ids of the requests that need not be made again. Changes nothing.
 
         Raises:
-            ConfigError: it has a line that is no outcome, or one of a request that is not
-                ``wanted``. Nothing has changed then.
+            ConfigError: a line is no outcome, or that of a request which is not ``wanted``.
         """
-        kept: set[str] = set()
-        draft = self.path.with_name(f"{self.path.name}.partial")
-        try:
-            with self.path.open("rb") as old, draft.open("wb") as new:
-                for number, line in enumerate(old, 1):
-                    outcome = self._outcome(number, line)
-                    name = None if outcome is None else outcome.custom_id
-                    if name is not None and name not in wanted:
-                        raise ConfigError(
-                            f"{self.path}, line {number}, is about {name!r}, which is no request "
-                            "of this batch: choose another output file"
-                        )
-                    if outcome is not None and name is not None and outcome.is_final:
-                        kept.add(name)
-                        new.write(line)
-            os.replace(draft, self.path)
-        except OSError as error:
-            raise ConfigError(f"{self.path} cannot be read: {error.strerror}") from error
-        finally:
-            draft.unlink(missing_ok=True)
-        return kept
+        found: set[str] = set()
+        for number, _, outcome in self._outcomes():
+            name = outcome.custom_id
+            if name is not None and name not in wanted:
+                raise ConfigError(
+                    f"{self.path}, line {number}, is about {name!r}, which is no request of this "
+                    "batch: choose another output file"
+                )
+            if name is not None and outcome.is_final:
+                found.add(name)
+        return found
 
-    def _outcome(self, number: int, line: bytes) -> Outcome | None:
-        """None for a last line that was cut short."""
-        if not line.endswith(b"\n"):
-            return None
-        try:
-            return _decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            raise ConfigError(
-                f"{self.path}, line {number}, is no outcome of a batch ({error}): choose another "
-                "output file"
-            ) from None
-
-    def open(self, *, keep: bool) -> None:
-        """Makes it ready for `append`; what is in it stays only if ``keep``.
+    def check_writable(self) -> None:
+        """Finds out before any work is done. The file exists afterwards.
 
         Raises:
             ConfigError: it cannot be written.
         """
+        with self._blaming("written"):
+            self.path.open("ab").close()
+
+    def open(self, kept: Collection[str] = ()) -> None:
+        """Makes it ready for `append`; of what is in it, only the outcomes of these requests stay.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
+        draft = self.path.with_name(f"{self.path.name}.partial")
+        with self._blaming("written"):
+            if kept:
+                try:
+                    with draft.open("wb") as new:
+                        for _, line, outcome in self._outcomes():
+                            if outcome.is_final and outcome.custom_id in kept:
+                                new.write(line)
+                    os.replace(draft, self.path)
+                finally:
+                    draft.unlink(missing_ok=True)
+            self._file = self.path.open("ab" if kept else "wb", buffering=0)
+
+    def _outcomes(self) -> Iterator[tuple[int, bytes, Outcome]]:
+        """Number, bytes and meaning of each line, save for a last one that was cut short."""
+        with self._blaming("read"), self.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield number, line, _decoder.decode(line)
+                except msgspec.MsgspecError as error:
+                    raise ConfigError(
+                        f"{self.path}, line {number}, is no outcome of a batch ({error}): choose "
+                        "another output file"
+                    ) from None
+
+    @contextmanager
+    def _blaming(self, done: str) -> Iterator[None]:
         try:
-            self._file = self.path.open("ab" if keep else "wb")
+            yield
         except OSError as error:
-            raise ConfigError(f"{self.path} cannot be written: {error.strerror}") from error
+            raise ConfigError(f"{self.path} cannot be {done}: {error.strerror}") from error
 
     def append(self, outcome: Outcome) -> None:
         """Writes a line, and hands it to the operating system.
@@ -107,11 +121,10 @@ class OutcomeFile:
             ConfigError: that is not possible, perhaps since the disk is full.
         """
         assert self._file is not None, "the file is not open"  # noqa: S101 - our own order of calls
-        try:
-            self._file.write(msgspec.json.encode(outcome) + b"\n")
-            self._file.flush()
-        except OSError as error:
-            raise ConfigError(f"{self.path} cannot be written: {error.strerror}") from error
+        rest = memoryview(msgspec.json.encode(outcome) + b"\n")
+        with self._blaming("written"):
+            while rest:
+                rest = rest[self._file.write(rest) :]
 
     def close(self) -> None:
         """May be called twice."""
