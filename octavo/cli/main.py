@@ -14,6 +14,7 @@ COMMANDS = {
     "serve": "serve a model over the OpenAI API",
     "chat": "talk with a model in the terminal",
     "generate": "complete a prompt, or a JSON-lines file of them",
+    "batch": "serve a file of requests in OpenAI's batch format, without a server",
     "bench": "measure where the time goes",
     "eval": "measure how good the model is as it is served",
 }

@@ -108,7 +108,7 @@ async def _serve(
         front = assemble.read_front(engine_config.model)
         names = server_config.served_model_name or (engine_config.model.model,)
         engine = assemble.make_async_engine(supervisor, front, names[0], guard)
-        state = _state(engine, server_config, access, names, front)
+        state = make_state(engine, server_config, access, names, front)
         state.sinks = sinks
         announcer.ledger(await announcer.watch(engine))
         run.listen(sock)
@@ -144,13 +144,18 @@ def _who(access: Access) -> str:
     return f"{access.num_keys} API keys" if access.needs_key else "open to everybody"
 
 
-def _state(
+def make_state(
     engine: AsyncEngine,
     config: ServerConfig,
     access: Access,
     names: tuple[str, ...],
     front: assemble.FrontModel,
 ) -> ServerState:
+    """What the application serves.
+
+    Raises:
+        ConfigError: the chat template cannot be read.
+    """
     from octavo.server.state import ServerState
     from octavo.tokenizer.chat_template import ChatTemplate
 

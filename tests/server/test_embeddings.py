@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -274,15 +275,22 @@ def test_every_parameter_of_the_client_is_known() -> None:
 def test_langchain(server: tuple[str, Served]) -> None:
     from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
-    options: Any = {"base_url": f"{server[0]}/v1", "api_key": "none", "model": MODEL}
     encode = server[1].tokenizer.encode
-    model = OpenAIEmbeddings(**options, check_embedding_ctx_length=False, max_retries=0)
-    np.testing.assert_allclose(model.embed_query("hello"), expected(encode("hello")), atol=1e-7)
-    texts = ["hello", "ab", "the fox"]
-    for found, text in zip(model.embed_documents(texts), texts, strict=True):
-        np.testing.assert_allclose(found, expected(encode(text)), atol=1e-7)
-    chat = ChatOpenAI(**options, temperature=0, max_retries=0)
-    answer = chat.invoke("hi 😀")
-    assert answer.content == "user\nhi 😀"
-    assert answer.usage_metadata is not None and answer.usage_metadata["output_tokens"] > 0
-    assert "".join(str(chunk.content) for chunk in chat.stream("hi 😀")) == "user\nhi 😀"
+    with httpx.Client() as http:
+        options: Any = {
+            "base_url": f"{server[0]}/v1",
+            "api_key": "none",
+            "model": MODEL,
+            "max_retries": 0,
+            "http_client": http,
+        }
+        model = OpenAIEmbeddings(**options, check_embedding_ctx_length=False)
+        np.testing.assert_allclose(model.embed_query("hello"), expected(encode("hello")), atol=1e-7)
+        texts = ["hello", "ab", "the fox"]
+        for found, text in zip(model.embed_documents(texts), texts, strict=True):
+            np.testing.assert_allclose(found, expected(encode(text)), atol=1e-7)
+        chat = ChatOpenAI(**options, temperature=0)
+        answer = chat.invoke("hi 😀")
+        assert answer.content == "user\nhi 😀"
+        assert answer.usage_metadata is not None and answer.usage_metadata["output_tokens"] > 0
+        assert "".join(str(chunk.content) for chunk in chat.stream("hi 😀")) == "user\nhi 😀"

@@ -23,25 +23,30 @@ from octavo.server.access.limits import Account
 class Access:
     """The keys and accounts of one server.
 
+    Args:
+        reads_environment: keys there count as well.
+
     Raises:
         ConfigError: a key or the file of keys cannot be used, or a limit needs keys and there are
             none.
     """
 
     def __init__(
-        self, security: SecurityConfig, limits: LimitsConfig, clock: Clock = time.monotonic
+        self,
+        security: SecurityConfig,
+        limits: LimitsConfig,
+        clock: Clock = time.monotonic,
+        *,
+        reads_environment: bool = True,
     ) -> None:
         self.isolates_caches = security.cache_isolation == "key"
         self._secret = secrets.token_bytes(32)
         self._clock = clock
         self._limits = KeyLimits.of(limits)
         self._file = security.api_key_file
-        self._fixed = [
-            single(key, "api_key", self._limits)
-            for key in (*security.api_key, *filter(None, [env.api_key()]))
-        ]
-        if (lines := env.api_keys()) is not None:
-            self._fixed += parse(lines.replace(",", "\n"), "OCTAVO_API_KEYS", self._limits)
+        self._fixed = [single(key, "api_key", self._limits) for key in security.api_key]
+        if reads_environment:
+            self._fixed += self._of_environment()
         metrics = security.metrics_key or env.metrics_key()
         if metrics is not None:
             metrics = single(metrics, "metrics_key", self._limits).key
@@ -129,6 +134,12 @@ class Access:
                 raise ConfigError(f"{name} is {getattr(limits, name)}, but there are no API keys")
         if self.isolates_caches:
             raise ConfigError("cache_isolation is key, but there are no API keys")
+
+    def _of_environment(self) -> list[Entry]:
+        found = [single(key, "api_key", self._limits) for key in filter(None, [env.api_key()])]
+        if (lines := env.api_keys()) is not None:
+            found += parse(lines.replace(",", "\n"), "OCTAVO_API_KEYS", self._limits)
+        return found
 
     def _digest(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, key=self._secret, digest_size=32).digest()
