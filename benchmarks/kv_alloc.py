@@ -12,8 +12,8 @@ from octavo.core.config import SchedulerConfig
 from octavo.core.params import SamplingParams
 from octavo.core.plan import RowResult, StepResult
 from octavo.core.request import Request
-from octavo.kv.blocks import BlockPool
 from octavo.engine.snapshot import take_snapshot
+from octavo.kv.blocks import BlockPool
 from octavo.kv.manager import BlockManager
 from octavo.scheduler.scheduler import Scheduler
 
