@@ -1,6 +1,7 @@
 """Speculative decoding on text that repeats its prompt: steps, guesses and tokens a second.
 
-Prints a JSON line for each way of guessing and number of streams, and whether the output is the same.
+Prints a JSON line for each way of guessing and number of streams, and whether the output is the
+same.
 """
 
 from __future__ import annotations
