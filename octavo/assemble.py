@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from octavo.models.base import CausalModel
     from octavo.models.decoder import Decoder
     from octavo.runner.device import Device
+    from octavo.runner.drafter import DraftModel
     from octavo.runner.precision import KernelChoice
     from octavo.transport.base import EngineEnd, FrontEnd
     from octavo.transport.zmq_link import ZmqFrontEnd
@@ -118,6 +119,7 @@ def build_engine(
     stages = _Stages(on_progress)
     with stages.stage("import"):
         from octavo.runner.device import choose_device
+        from octavo.runner.loading import load_model, make_draft_model
         from octavo.runner.precision import choose_kernels, pack
 
         device = choose_device(config.device)
@@ -129,21 +131,38 @@ def build_engine(
     kernels = choose_kernels(config, checkpoint, device)
     other_bytes = device.other_memory_bytes()
     with stages.stage("weights"):
-        decoder = _load_model(config, checkpoint, kernels, device, on_progress)
+        decoder = load_model(
+            config.model, checkpoint, kernels, device, lambda share: on_progress("weights", share)
+        )
     with stages.stage("packing"):
+        draft = make_draft_model(config, decoder, kernels, device, max_model_len=max_len)
         threads = device.num_threads
         model, backend = pack(config, decoder, kernels, max_model_len=max_len, num_threads=threads)
     grammars = _make_grammars(config.model, source, checkpoint, tokenizer)
     with stages.stage("KV cache"):
+        weight_bytes = model.weight_bytes + (draft.model.weight_bytes if draft else 0)
         memory = MemoryUse(
             total_bytes=device.total_memory_bytes(),
-            weight_bytes=model.weight_bytes,
+            weight_bytes=weight_bytes,
             activation_bytes=_activation_bytes(config, decoder, model, backend),
             other_bytes=other_bytes,
         )
-        plan = _plan(config, checkpoint, kernels, memory, device)
-        engine = _make_engine(config, model, backend, device, plan=plan, grammars=grammars)
-    info = EngineInfo(
+        plan = _plan(config, checkpoint, kernels, memory, device, draft)
+        engine = _make_engine(config, model, backend, device, plan, grammars, draft)
+    backend_name = backend.name if kernels.isa is None else f"native ({kernels.isa})"
+    info = _info(config, checkpoint, kernels, device, plan, backend_name)
+    return engine, replace(info, startup_s=stages.seconds)
+
+
+def _info(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    kernels: KernelChoice,
+    device: Device,
+    plan: CachePlan,
+    attention_backend: str,
+) -> EngineInfo:
+    return EngineInfo(
         model=config.model.model,
         spec=checkpoint.spec,
         cache_plan=plan,
@@ -152,15 +171,13 @@ def build_engine(
         kv_dtype=kernels.kv_dtype,
         quantization=kernels.quantization,
         device=device.name,
-        attention_backend=backend.name if kernels.isa is None else f"native ({kernels.isa})",
+        attention_backend=attention_backend,
         num_threads=device.num_threads,
         max_num_batched_tokens=config.scheduler.token_budget(),
         max_num_seqs=config.scheduler.max_num_seqs,
         policy=config.scheduler.policy,
         enable_prefix_caching=config.cache.enable_prefix_caching,
-        startup_s=stages.seconds,
     )
-    return engine, info
 
 
 def _with_step_tokens(config: EngineConfig, device: Device) -> EngineConfig:
@@ -175,6 +192,7 @@ def _plan(
     kernels: KernelChoice,
     memory: MemoryUse,
     device: Device,
+    draft: DraftModel | None,
 ) -> CachePlan:
     wanted = config.model.max_model_len
     return plan_cache(
@@ -184,6 +202,7 @@ def _plan(
         memory,
         default_utilization=device.default_utilization,
         max_model_len=None if wanted == "auto" else _longest(config, checkpoint),
+        draft_bytes_per_token=draft.kv_bytes_per_token if draft else 0,
     )
 
 
@@ -289,31 +308,6 @@ def _longest(config: EngineConfig, checkpoint: Checkpoint) -> int:
     return wanted if isinstance(wanted, int) else limit
 
 
-def _load_model(
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    kernels: KernelChoice,
-    device: Device,
-    on_progress: OnProgress,
-) -> Decoder:
-    from octavo.loader.weights import fill_dummy, load_weights
-    from octavo.models.registry import build_model
-    from octavo.runner.device import TORCH_DTYPES
-
-    dtype = TORCH_DTYPES[kernels.dtype]
-    model = build_model(checkpoint.spec, dtype=dtype, device=device.torch_device)
-    if checkpoint.load_format == "dummy":
-        fill_dummy(model, config.model.seed)
-    else:
-        load_weights(
-            checkpoint,
-            model,
-            skip=frozenset() if kernels.stored is None else kernels.stored.parameters,
-            progress=lambda share: on_progress("weights", share),
-        )
-    return model
-
-
 def _activation_bytes(
     config: EngineConfig, decoder: Decoder, model: CausalModel, backend: AttentionBackend
 ) -> int:
@@ -338,9 +332,9 @@ def _make_engine(
     model: CausalModel,
     backend: AttentionBackend,
     device: Device,
-    *,
     plan: CachePlan,
     grammars: GrammarStore,
+    draft: DraftModel | None,
 ) -> Engine:
     from octavo.engine.core import Engine
     from octavo.kv.manager import BlockManager
@@ -368,7 +362,7 @@ def _make_engine(
     )
     return Engine(
         scheduler,
-        ModelRunner(model, backend, device, limits, grammars),
+        ModelRunner(model, backend, device, limits, grammars, draft),
         clock=time.monotonic,
         check_invariants=env.check_invariants(),
         preparer=grammars,

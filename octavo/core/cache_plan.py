@@ -82,17 +82,20 @@ def plan_cache(
     *,
     default_utilization: float,
     max_model_len: int | None,
+    draft_bytes_per_token: int = 0,
 ) -> CachePlan:
     """Sizes the KV cache from explicit blocks, explicit bytes, or the share of memory left over.
 
     Args:
         max_model_len: longest request wanted; None for the longest that fits, up to the model's.
+        draft_bytes_per_token: K and V of a draft model that shares the block tables.
 
     Raises:
         CapacityError: not even one request of ``max_model_len`` fits; the message holds the ledger
             and the settings that would make it fit.
     """
-    bytes_per_block = spec.kv_bytes_per_token(kv_dtype) * config.block_size
+    bytes_per_token = spec.kv_bytes_per_token(kv_dtype) + draft_bytes_per_token
+    bytes_per_block = bytes_per_token * config.block_size
     share = config.memory_utilization or default_utilization
     if config.num_blocks is not None:
         num_blocks = config.num_blocks

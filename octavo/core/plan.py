@@ -21,13 +21,21 @@ class ScheduledRequest(NamedTuple):
     start: int
     """Tokens already in the KV cache before this step."""
     num_new_tokens: int
-    """1 for plain decode, 1 + len(drafts) when verifying, more for a piece of a prompt."""
+    """1 for plain decode, 1 + guesses when verifying, more for a piece of a prompt."""
     new_block_ids: tuple[BlockId, ...] = ()
     """Blocks to append to the runner's block table of this request."""
+    num_draft_tokens: int = 0
+    """Guesses of what follows the known tokens, which are verified in this step."""
     draft_token_ids: tuple[TokenId, ...] = ()
+    """These guesses; empty if the executor makes them, with its draft model."""
     wants_sample: bool = True
     """False while known tokens remain uncomputed after this step, and for a request that generates
     nothing."""
+
+    @property
+    def drafts_by_model(self) -> bool:
+        """Whether the executor has to make the guesses."""
+        return self.num_draft_tokens > len(self.draft_token_ids)
 
 
 class BlockCopy(NamedTuple):
@@ -78,11 +86,6 @@ class StepPlan:
         """Tokens that the step computes."""
         return sum(row.num_new_tokens for row in self.rows)
 
-    @property
-    def is_decode_only(self) -> bool:
-        """Whether every row computes one known token, and guesses after it."""
-        return all(row.num_new_tokens == 1 + len(row.draft_token_ids) for row in self.rows)
-
 
 class TokenLogprobs(NamedTuple):
     """Log-probabilities at one position, from the model's raw logits (natural logarithm)."""
@@ -120,6 +123,8 @@ class StepTimes:
 
     prepare_s: float = 0.0
     """Host: plan to arrays, block tables, sampling parameters."""
+    draft_s: float = 0.0
+    """Device: the draft model, to make guesses and to keep up with the prompts."""
     forward_s: float = 0.0
     """Device: the model, embeddings to logits."""
     sample_s: float = 0.0
@@ -128,7 +133,7 @@ class StepTimes:
     @property
     def total_s(self) -> float:
         """All parts."""
-        return self.prepare_s + self.forward_s + self.sample_s
+        return self.prepare_s + self.draft_s + self.forward_s + self.sample_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,8 +42,8 @@ class PlainProduct:
 class OneDnnProduct:
     """oneDNN on a weight packed for it, on CPUs.
 
-    A row of the result does not depend on the other rows, bit for bit (a test holds it to that),
-    which `torch.nn.functional.linear` does not promise: it changes kernels with the row count.
+    On most processors a row of the result does not depend on the other rows, bit for bit, while
+    `torch.nn.functional.linear` changes kernels with the row count; neither promises it.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -108,6 +108,11 @@ def cpu_is_quick_at_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 in hardware (AVX-512 BF16 or AMX)."""
     probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, lambda: False)() for name in probes)
+
+
+def cpu_has_tiles() -> bool:
+    """Whether this CPU multiplies whole tiles of bfloat16 at once (AMX)."""
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)())
 
 
 def onednn_works(dtype: torch.dtype) -> bool:

@@ -35,7 +35,7 @@ class MatrixSource(Protocol):
     def __call__(self, name: str, parameter: nn.Parameter, *, whole: bool) -> Sequence[Matrix]:
         """The matrices of a parameter, top to bottom; ``whole`` wants a single one.
 
-        The parameter holds no values afterwards.
+        The parameter holds no values afterwards, or keeps them if that is said.
         """
 
 
@@ -45,15 +45,20 @@ def as_loaded(name: str, parameter: nn.Parameter, *, whole: bool) -> Sequence[Ma
 
 
 class Rounded:
-    """The parameters' values, rounded."""
+    """The parameters' values, rounded.
 
-    def __init__(self, scheme: Scheme) -> None:
+    Args:
+        keeps_parameters: they hold their values afterwards, for another model.
+    """
+
+    def __init__(self, scheme: Scheme, *, keeps_parameters: bool = False) -> None:
         self._scheme = scheme
+        self._take = nn.Parameter.detach if keeps_parameters else release
 
     def __call__(self, name: str, parameter: nn.Parameter, *, whole: bool) -> Sequence[Matrix]:
         """See `MatrixSource`. Embedding and output projection, which suffer most, keep 8 bits."""
         is_end = name in ("embed.weight", "head.weight")
-        return [quantize(release(parameter), INT8 if is_end else self._scheme)]
+        return [quantize(self._take(parameter), INT8 if is_end else self._scheme)]
 
 
 class Stored:
@@ -70,7 +75,8 @@ class Stored:
 
 
 class NativeDecoder:
-    """Takes over the weights of a loaded, unpacked `Decoder`, which is empty afterwards."""
+    """Takes over the weights of a loaded, unpacked `Decoder`, which is empty afterwards unless the
+    source of the matrices keeps them."""
 
     def __init__(
         self,

@@ -139,9 +139,9 @@ class RequestTables:
             )
         self.block_ids[seat.index, copy.table_index] = copy.target
 
-    def write_guesses(self, seat: Seat, guesses: Sequence[TokenId]) -> None:
-        """Puts guesses after the known tokens, for one step."""
-        begin = seat.num_known_tokens
+    def write_guesses(self, seat: Seat, guesses: Sequence[TokenId], skip: int = 0) -> None:
+        """Puts guesses after the known tokens and ``skip`` earlier guesses, for one step."""
+        begin = seat.num_known_tokens + skip
         self.token_ids[seat.index, begin : begin + len(guesses)] = guesses
 
     def trim_blocks(self, seat: Seat, num_tokens: int, block_size: int) -> None:

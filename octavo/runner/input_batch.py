@@ -84,7 +84,7 @@ def prompt_targets(row: ScheduledRequest, seat: Seat) -> range:
 
 def _check(row: ScheduledRequest, seat: Seat, block_size: int) -> None:
     end = row.start + row.num_new_tokens
-    num_tokens = seat.num_known_tokens + len(row.draft_token_ids)
+    num_tokens = seat.num_known_tokens + row.num_draft_tokens
     if row.num_new_tokens < 1 or row.start < 0 or end > num_tokens:
         raise ExecutorError(
             f"the plan wants tokens {row.start} to {end} of request {row.request_id!r}, which has "

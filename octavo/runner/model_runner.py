@@ -32,6 +32,7 @@ from octavo.models.base import CausalModel
 from octavo.runner import kv_tensors
 from octavo.runner.buffers import RequestTables, Seat
 from octavo.runner.device import Device
+from octavo.runner.drafter import Drafter, DraftModel
 from octavo.runner.input_batch import InputBatch, make_batch, prompt_targets
 from octavo.runner.memory import logits_rows
 from octavo.runner.pooling import PromptPool
@@ -94,6 +95,7 @@ class ModelRunner:
         device: Device,
         limits: RunnerLimits,
         grammars: GrammarStore | None = None,
+        draft: DraftModel | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
@@ -105,6 +107,11 @@ class ModelRunner:
             max_model_len=limits.max_model_len,
             block_size=self._block_size,
             vocab_size=model.spec.vocab_size,
+        )
+        self._drafter = (
+            None
+            if draft is None
+            else Drafter(draft, self._tables, self._caches, num_blocks=limits.num_blocks)
         )
         self._logits_rows = logits_rows(model.spec.vocab_size)
         self._grammars = grammars
@@ -154,6 +161,10 @@ class ModelRunner:
         """Runs the rows, all of which have a seat."""
         if not plan.rows:
             return StepResult(step_id=plan.step_id, rows=())
+        if self._drafter is not None:
+            watch.lap("prepare")
+            plan = self._drafter.draft(plan)
+            watch.lap("draft")
         for row in plan.rows:
             if row.draft_token_ids:
                 self._tables.write_guesses(self._tables[row.request_id], row.draft_token_ids)
@@ -180,10 +191,7 @@ class ModelRunner:
         )
         rows = tuple(self._row_result(index, plan, outputs) for index in range(len(plan.rows)))
         watch.lap("sample")
-        seconds = watch.seconds
-        times = StepTimes(
-            prepare_s=seconds["prepare"], forward_s=seconds["forward"], sample_s=seconds["sample"]
-        )
+        times = StepTimes(**{f"{part}_s": spent for part, spent in watch.seconds.items()})
         return StepResult(step_id=plan.step_id, rows=rows, times=times)
 
     def _apply(self, plan: StepPlan) -> Faults:
@@ -204,6 +212,8 @@ class ModelRunner:
             pairs = [(copy.source, copy.target) for copy in plan.copies]
             for cache in self._caches:
                 self._backend.copy_blocks(cache, pairs)
+            if self._drafter is not None:
+                self._drafter.copy_blocks(pairs)
         return faults
 
     def _admit(self, request: NewRequest) -> None:

@@ -14,7 +14,7 @@ from octavo.core.errors import ConfigError
 from octavo.core.types import DtypeName, KvDtypeName
 from octavo.kernels import native
 from octavo.layers.attention import attention_spec
-from octavo.layers.products import cpu_is_quick_at_bfloat16
+from octavo.layers.products import cpu_has_tiles
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.integer_weights import IntegerWeights, integer_weights
 from octavo.loader.quantized import INT4, INT8, Scheme
@@ -67,7 +67,7 @@ def choose_kernels(config: EngineConfig, checkpoint: Checkpoint, device: Device)
             config.cache.block_size,
             device=device.torch_device,
             dtypes=(dtype, kv_dtype),
-            torch_is_quick=cpu_is_quick_at_bfloat16() and not has_integers,
+            torch_is_quick=cpu_has_tiles() and not has_integers,
         )
     if isa is not None:
         # Norms of a quantised file are float32.
@@ -110,29 +110,55 @@ def pack(
     num_threads: int,
 ) -> tuple[CausalModel, AttentionBackend]:
     """The loaded model in the form that its kernels want, and the attention that goes with it."""
-    block_size = config.cache.block_size
-    placement = Placement(
-        device=decoder.device,
-        dtype=decoder.dtype,
-        kv_dtype=TORCH_DTYPES[kernels.kv_dtype],
-        block_size=block_size,
-    )
-    spec = attention_spec(decoder.spec)
     if kernels.isa is None:
         decoder.pack()
+        placement = _placement(config, decoder, kernels)
+        spec = attention_spec(decoder.spec)
         return decoder, choose(spec, placement, config.device.attention_backend)
-    # The kernels have threads of their own. torch's would only be in their way: those look for work
-    # for a while after each operation, and sampling is too short to be worth it.
-    torch.set_num_threads(1)
-    model = NativeDecoder(
+    return pack_native(
+        config,
         decoder,
-        kernels.isa,
-        block_size=block_size,
+        kernels,
         max_model_len=max_model_len,
         num_threads=num_threads,
         source=_matrix_source(kernels),
     )
-    return model, NativeAttention(spec, placement, native.extension().width(kernels.isa))
+
+
+def pack_native(
+    config: EngineConfig,
+    decoder: Decoder,
+    kernels: KernelChoice,
+    *,
+    max_model_len: int,
+    num_threads: int,
+    source: MatrixSource,
+) -> tuple[CausalModel, AttentionBackend]:
+    """The same for the native kernels, with matrices from ``source``."""
+    assert kernels.isa is not None
+    # The kernels have threads of their own. torch's would only be in their way: those look for work
+    # for a while after each operation, and sampling is too short to be worth it.
+    torch.set_num_threads(1)
+    placement = _placement(config, decoder, kernels)
+    model = NativeDecoder(
+        decoder,
+        kernels.isa,
+        block_size=placement.block_size,
+        max_model_len=max_model_len,
+        num_threads=num_threads,
+        source=source,
+    )
+    width = native.extension().width(kernels.isa)
+    return model, NativeAttention(attention_spec(decoder.spec), placement, width)
+
+
+def _placement(config: EngineConfig, decoder: Decoder, kernels: KernelChoice) -> Placement:
+    return Placement(
+        device=decoder.device,
+        dtype=decoder.dtype,
+        kv_dtype=TORCH_DTYPES[kernels.kv_dtype],
+        block_size=config.cache.block_size,
+    )
 
 
 def _matrix_source(kernels: KernelChoice) -> MatrixSource:

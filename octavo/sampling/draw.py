@@ -27,9 +27,10 @@ DEPTHS = (256, 4096)
 _ALL_BITS = 2**64 - 1
 
 
-def draw(logits: Tensor, states: Sequence[RequestSampling]) -> list[TokenId]:
-    """A token for each row of ``[rows, vocab]``, temperature applied, with a finite maximum."""
-    shares = _shares(states).to(logits.device)
+def draw(logits: Tensor, states: Sequence[RequestSampling], ahead: int = 0) -> list[TokenId]:
+    """A token for each row of ``[rows, vocab]``, temperature applied, with a finite maximum; it
+    stands ``ahead`` positions after the next one of its request."""
+    shares = _shares(states, ahead).to(logits.device)
     found = [0] * len(states)
     cut = [row for row, state in enumerate(states) if _is_cut(state)]
     whole = [row for row, state in enumerate(states) if not _is_cut(state)]
@@ -51,10 +52,10 @@ def _is_cut(state: RequestSampling) -> bool:
     return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
 
-def _shares(states: Sequence[RequestSampling]) -> Tensor:
+def _shares(states: Sequence[RequestSampling], ahead: int) -> Tensor:
     """One uniform number a row, float64."""
     seeds = np.array([state.seed & _ALL_BITS for state in states], dtype=np.uint64)
-    positions = np.array([state.position for state in states], dtype=np.uint64)
+    positions = np.array([state.position + ahead for state in states], dtype=np.uint64)
     return torch.from_numpy(uniforms(seeds, positions))
 
 

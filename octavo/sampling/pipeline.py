@@ -56,6 +56,9 @@ STEPS = (
 )
 """Before choosing between greedy and random."""
 
+GUESS_STEPS = tuple(step for step in STEPS if step.apply is not grammar.apply)
+"""For a draft model's logits."""
+
 RANDOM_STEPS = (Step(temperature.wants, temperature.apply),)
 """For rows that draw."""
 
@@ -80,7 +83,7 @@ def sample(logits: Tensor, states: Sequence[RequestSampling]) -> list[Sampled]:
 
 
 def _sample(logits: Tensor, states: Sequence[RequestSampling]) -> list[Sampled]:
-    processed = _run_steps(STEPS, logits, states)
+    processed = run_steps(STEPS, logits, states)
     token_ids = torch.argmax(processed, dim=-1).tolist()
     peaks = processed.amax(dim=-1).tolist()
     random_rows = [
@@ -91,7 +94,7 @@ def _sample(logits: Tensor, states: Sequence[RequestSampling]) -> list[Sampled]:
     if random_rows:
         chosen = [states[row] for row in random_rows]
         part = processed if len(chosen) == len(states) else processed[random_rows]
-        drawn = draw(_run_steps(RANDOM_STEPS, part, chosen), chosen)
+        drawn = draw(run_steps(RANDOM_STEPS, part, chosen), chosen)
         for row, token_id in zip(random_rows, drawn, strict=True):
             token_ids[row] = token_id
     logprobs = _logprobs(logits, token_ids, states)
@@ -101,8 +104,8 @@ def _sample(logits: Tensor, states: Sequence[RequestSampling]) -> list[Sampled]:
     ]
 
 
-def _run_steps(steps: Sequence[Step], logits: Tensor, states: Sequence[RequestSampling]) -> Tensor:
-    """Applies steps to a copy, which is made only if a row wants one."""
+def run_steps(steps: Sequence[Step], logits: Tensor, states: Sequence[RequestSampling]) -> Tensor:
+    """The logits after these steps: a copy, if any row wants one."""
     out = logits
     for step in steps:
         rows = [row for row, state in enumerate(states) if step.wants(state)]

@@ -6,9 +6,12 @@ from itertools import chain
 
 from octavo.core.plan import BlockCopy, NewRequest, ScheduledRequest, StepPlan
 from octavo.core.request import Request
-from octavo.core.types import BlockId, RequestId, TokenId
+from octavo.core.types import BlockId, RequestId
 from octavo.kv.manager import BlockDelta
 from octavo.scheduler.budget import StepBudget
+from octavo.speculate.speculator import Draft
+
+NO_DRAFT = Draft()
 
 
 class DraftPlan:
@@ -30,16 +33,16 @@ class DraftPlan:
         request: Request,
         num_tokens: int,
         delta: BlockDelta,
-        guesses: tuple[TokenId, ...] = (),
+        guesses: Draft = NO_DRAFT,
     ) -> None:
         """Plans the next ``num_tokens`` of a request, for which blocks are reserved; the last of
         them may be guesses."""
         start = request.num_computed_tokens
-        ends_known = start + num_tokens - len(guesses) == request.num_known_tokens
+        ends_known = start + num_tokens - guesses.num_tokens == request.num_known_tokens
         wants_sample = request.generates and ends_known
         name = request.request_id
         self._rows[name] = ScheduledRequest(
-            name, start, num_tokens, delta.new_block_ids, guesses, wants_sample
+            name, start, num_tokens, delta.new_block_ids, *guesses, wants_sample
         )
         if delta.copies:
             self._copies[name] = delta.copies

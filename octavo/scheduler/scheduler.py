@@ -151,8 +151,8 @@ class Scheduler:
                 delta = self._commit_row(request, row, outcome)
                 if delta is not None:
                     deltas.append(delta)
-        if self._speculator is not None and plan.is_decode_only:
-            self._speculator.observe_step(plan.num_tokens, result.times.total_s)
+        if self._speculator is not None:
+            self._speculator.observe_step(plan, result.times)
         return deltas
 
     def fail(self, plan: StepPlan, error: str) -> list[RequestDelta]:
@@ -216,6 +216,8 @@ class Scheduler:
             budget.num_long_prompts += budget.is_long(remaining)
         # Blocks and policy may have brought them here in another order than that of the policy.
         others.sort(key=lambda entry: self._ranks[entry[0].request_id])
+        if self._speculator is not None:
+            self._speculator.begin_step([request.request_id for request, _ in decodes])
         num_decodes_left = len(decodes)
         for request, remaining in (*decodes, *others):
             if request.request_id not in self._running:
@@ -226,7 +228,7 @@ class Scheduler:
             num_decodes_left -= remaining == 1
             if self._speculator is not None and remaining == 1:
                 spare = budget.num_tokens - 1 - num_decodes_left
-                if self._plan_guesses(request, spare, len(decodes), draft):
+                if self._plan_guesses(request, spare, draft):
                     continue
             delta = self.blocks.reserve(request, num_tokens)
             if delta is None:
@@ -234,24 +236,20 @@ class Scheduler:
             if delta is not None:
                 draft.add(request, num_tokens, delta)
 
-    def _plan_guesses(
-        self, request: Request, spare: int, num_decodes: int, draft: DraftPlan
-    ) -> bool:
+    def _plan_guesses(self, request: Request, spare: int, draft: DraftPlan) -> bool:
         """Plans a decode together with guesses of what comes after it; False if there are none,
         or no blocks to spare for them."""
         assert self._speculator is not None
         limit = min(spare, self._max_model_len - request.num_known_tokens)
         if request.params.max_tokens is not None:
             limit = min(limit, request.params.max_tokens - len(request.output_token_ids) - 1)
-        guesses = self._speculator.draft(
-            request, limit, num_tokens=num_decodes, num_rows=num_decodes
-        )
-        if not guesses:
+        guesses = self._speculator.draft(request, limit)
+        if not guesses.num_tokens:
             return False
-        delta = self.blocks.reserve(request, 1 + len(guesses))
+        delta = self.blocks.reserve(request, 1 + guesses.num_tokens)
         if delta is None:
             return False
-        draft.add(request, 1 + len(guesses), delta, guesses)
+        draft.add(request, 1 + guesses.num_tokens, delta, guesses)
         return True
 
     def _make_room(self, request: Request, num_tokens: int, draft: DraftPlan) -> BlockDelta | None:
@@ -336,13 +334,13 @@ class Scheduler:
         if outcome.error is not None:
             return self._end(request, Stop("error"), error=outcome.error)
         num_accepted = max(0, len(outcome.token_ids) - 1)
-        num_rejected = len(row.draft_token_ids) - num_accepted if row.draft_token_ids else 0
+        num_rejected = row.num_draft_tokens - num_accepted if row.num_draft_tokens else 0
         outcome, stop = self._append(request, outcome)
         # After a stop among right guesses, more is computed than known.
         end = min(row.start + row.num_new_tokens - num_rejected, request.num_known_tokens)
         request.num_computed_tokens = end
         self.blocks.commit(request)
-        if row.draft_token_ids:
+        if row.num_draft_tokens:
             self._commit_draft(request, row, num_accepted)
         if row.start < request.num_prompt_tokens:
             self._commit_prompt(request, row.start, end)
@@ -374,7 +372,7 @@ class Scheduler:
 
     def _commit_draft(self, request: Request, row: ScheduledRequest, num_accepted: int) -> None:
         """Gives back the blocks of wrong guesses, and learns from them."""
-        num_drafted = len(row.draft_token_ids)
+        num_drafted = row.num_draft_tokens
         self.blocks.trim(request)
         self.counters.count_draft(num_accepted, num_drafted)
         if self._speculator is not None:

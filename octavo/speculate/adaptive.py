@@ -1,79 +1,39 @@
-"""How long a draft should be: as long as its next token is worth the time that it takes.
+"""How long a draft should be: as long as it makes the batch generate more tokens a second.
 
-Two things are learned while the engine runs. A step takes ``a + b * tokens`` seconds: while
-decoding is bound by memory, b is small and drafts are nearly free; in a large batch it is not. And
-each request's drafts are kept up to a length that depends on its text. A draft's j-th token is kept
-with probability q^j, where q is the share of the request's guesses that were right, so it adds q^j
-tokens to a step that becomes b seconds longer; it pays if that is more than the batch makes in b
-seconds otherwise (the marginal form of Leviathan et al., "Fast Inference from Transformers via
-Speculative Decoding", 2023, theorem 3.8, for a batch).
+A draft's j-th token is kept with probability q^j, where q is the share of guesses that were right,
+so a row with k guesses generates 1 + q + ... + q^k tokens a step (Leviathan et al., "Fast Inference
+from Transformers via Speculative Decoding", 2023, section 3.1). What such a step costs is learned:
+while decoding is bound by memory guesses are nearly free, in a large batch each takes its time, and
+where a model makes them, each makes a pass of that model over the batch.
 """
 
 from __future__ import annotations
 
-from octavo.core.types import RequestId
+from collections.abc import Collection
 
-_FORGET = 0.99
-"""Weight of the past after each step, in what is known of steps' times."""
+from octavo.core.types import RequestId
+from octavo.speculate.cost import StepCost
+
 _PRIOR_GUESSES = 4.0
 """How many guesses the experience with other requests counts as for a new one."""
 _REMEMBERED = 32.0
 """Guesses of a request that are remembered about: the more recent count for more."""
-_PROBE_EVERY = 64
-"""Steps after which a request whose drafts do not pay tries a short one again."""
-_MIN_STEPS = 8
-"""Steps to see before their times are believed."""
-
-
-class StepCost:
-    """``a + b * tokens`` seconds, fitted to recent steps by least squares."""
-
-    __slots__ = ("_n", "_t", "_tt", "_y", "_yt")
-
-    def __init__(self) -> None:
-        self._n = self._t = self._tt = self._y = self._yt = 0.0
-
-    def observe(self, num_tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long."""
-        for name, value in (
-            ("_n", 1.0),
-            ("_t", num_tokens),
-            ("_tt", num_tokens * num_tokens),
-            ("_y", seconds),
-            ("_yt", seconds * num_tokens),
-        ):
-            setattr(self, name, getattr(self, name) * _FORGET + value)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether enough steps of different sizes have been seen."""
-        return self._n >= _MIN_STEPS and self._spread > 0.01 * self._n
-
-    @property
-    def per_token_s(self) -> float:
-        """b."""
-        return max(0.0, (self._yt - self._t * self._y / self._n) / self._spread)
-
-    def seconds(self, num_tokens: float) -> float:
-        """Of a step of so many tokens; never less than any token's own time."""
-        b = self.per_token_s
-        a = max(0.0, (self._y - b * self._t) / self._n)
-        return a + b * num_tokens
-
-    @property
-    def _spread(self) -> float:
-        return self._tt - self._t * self._t / self._n
+_GAIN = 1.02
+"""A draft must promise this many times the speed of none: times are noisy, and no draft is safe."""
+_PROBE_EVERY = (64, 1024)
+"""Steps after which a short draft is tried where none pays: at first, and at last."""
+_PROBE_SHARE = 8
+"""One row of so many takes part in a probe that a model has to make a pass for."""
 
 
 class Acceptance:
     """How often guesses are right: a share of recent ones."""
 
-    __slots__ = ("_right", "_total", "steps_without")
+    __slots__ = ("_right", "_total", "probe")
 
     def __init__(self, prior: float) -> None:
         self._right, self._total = prior * _PRIOR_GUESSES, _PRIOR_GUESSES
-        self.steps_without = 0
-        """Steps since the last draft."""
+        self.probe = Probe()
 
     @property
     def share(self) -> float:
@@ -88,45 +48,111 @@ class Acceptance:
         self._total = self._total * fading + judged
 
 
-class DraftLengths:
-    """Chooses lengths for the requests of one engine."""
+class Probe:
+    """When to try what did not pay; less often each time that it did not."""
 
-    def __init__(self, longest: int) -> None:
+    __slots__ = ("_interval", "_num_steps")
+
+    def __init__(self) -> None:
+        self._interval, self._num_steps = _PROBE_EVERY[0], 0
+
+    def is_due(self, length: int) -> bool:
+        """Whether to draft after all; ``length`` is what pays in this step."""
+        if length > 0:
+            self._interval, self._num_steps = _PROBE_EVERY[0], 0
+            return False
+        self._num_steps += 1
+        if self._num_steps < self._interval:
+            return False
+        self._interval, self._num_steps = min(2 * self._interval, _PROBE_EVERY[1]), 0
+        return True
+
+
+class DraftLengths:
+    """Chooses lengths for the requests of one engine.
+
+    Args:
+        longest: guesses of a draft at most.
+        by_model: whether a model makes the guesses, for all rows in the same passes: they get the
+            same number then. Else each request has its own.
+    """
+
+    def __init__(self, longest: int, *, by_model: bool = False) -> None:
         self._longest = longest
-        self._cost = StepCost()
+        self._by_model = by_model
+        self._step_cost, self._pass_cost = StepCost(), StepCost()
         self._all = Acceptance(0.5)
         self._requests: dict[RequestId, Acceptance] = {}
+        self._share_drafted = 1.0
+        """Of the rows that may draft, those for which there is something to guess."""
+        self._drafting = 1.0
+        """The same in the step under construction, of which one row drafts at least."""
+        self._costs: list[float] = []
+        """Seconds of the step under construction, by length of its drafts."""
+        self._chosen: dict[RequestId, int] = {}
+        """Of the step under construction, where a model makes the drafts."""
 
-    def choose(self, request_id: RequestId, num_tokens: int, num_rows: int) -> int:
-        """Tokens to guess for a request, in a step of so many tokens and rows without guesses."""
+    def begin_step(self, request_ids: Collection[RequestId]) -> None:
+        """These requests have one token to compute in the next step, and may draft."""
+        rows = max(1, len(request_ids))
+        one_pass = self._pass_cost.seconds(rows) if self._by_model else 0.0
+        self._drafting = max(self._share_drafted, 1 / rows)
+        self._costs = [
+            self._step_cost.seconds(rows * (1 + self._drafting * k)) + k * one_pass
+            for k in range(self._longest + 1)
+        ]
+        if self._by_model:
+            self._chosen = self._choose_for_all(request_ids)
+
+    def choose(self, request_id: RequestId) -> int:
+        """Tokens to guess for one of them."""
+        if self._by_model:
+            return self._chosen.get(request_id, 0)
         acceptance = self._acceptance(request_id)
-        acceptance.steps_without += 1
-        if not self._cost.is_known:
-            # Short and long steps alternate until their times tell what a token costs.
-            return self._longest if acceptance.steps_without % 2 else 0
-        worth = self._cost.per_token_s * num_rows / max(self._cost.seconds(num_tokens), 1e-9)
-        length, chance = 0, acceptance.share
-        while length < self._longest and chance > worth:
-            length += 1
-            chance *= acceptance.share
-        if length == 0 and acceptance.steps_without >= _PROBE_EVERY:
-            return 1
-        return length
+        length = self._best(acceptance.share)
+        return 1 if acceptance.probe.is_due(length) else length
+
+    def observe_guess(self, *, is_made: bool) -> None:
+        """For a request that was to draft, there was something to guess, or not."""
+        self._share_drafted += 0.02 * (is_made - self._share_drafted)
 
     def observe_draft(self, request_id: RequestId, num_accepted: int, num_drafted: int) -> None:
         """What became of a request's draft."""
-        acceptance = self._acceptance(request_id)
-        acceptance.steps_without = 0
-        acceptance.observe(num_accepted, num_drafted)
+        self._acceptance(request_id).observe(num_accepted, num_drafted)
         self._all.observe(num_accepted, num_drafted)
 
     def observe_step(self, num_tokens: int, seconds: float) -> None:
-        """What a step took."""
-        self._cost.observe(num_tokens, seconds)
+        """What a step took, without drafting."""
+        self._step_cost.observe(num_tokens, seconds)
+
+    def observe_drafting(self, num_rows: int, num_passes: int, seconds: float) -> None:
+        """What drafting took, by a model that went over so many rows at first."""
+        self._pass_cost.observe(num_rows, seconds / num_passes)
 
     def forget(self, request_id: RequestId) -> None:
         """The request has ended."""
         self._requests.pop(request_id, None)
+
+    def _choose_for_all(self, request_ids: Collection[RequestId]) -> dict[RequestId, int]:
+        if not request_ids:
+            return {}
+        shares = [self._acceptance(name).share for name in request_ids]
+        length = self._best(sum(shares) / len(shares))
+        if self._all.probe.is_due(length):
+            return dict.fromkeys(list(request_ids)[::_PROBE_SHARE], 1)
+        return dict.fromkeys(request_ids, length)
+
+    def _best(self, share: float) -> int:
+        """The length with the most tokens a second, for rows with this share of right guesses."""
+        best, best_speed = 0, _GAIN / max(self._costs[0], 1e-9)
+        tokens, chance = 1.0, 1.0
+        for length in range(1, self._longest + 1):
+            chance *= share
+            tokens += chance * self._drafting
+            speed = tokens / max(self._costs[length], 1e-9)
+            if speed > best_speed:
+                best, best_speed = length, speed
+        return best
 
     def _acceptance(self, request_id: RequestId) -> Acceptance:
         found = self._requests.get(request_id)

@@ -15,6 +15,8 @@ def test_names_of_other_engines_are_understood() -> None:
     config = EngineConfig.from_options(speculative_config={"method": "ngram"})
     assert config.speculation.parsed == Speculation()
     assert EngineConfig.from_options().speculation.parsed is None
+    suffix = '{"method": "suffix", "suffix_decoding_max_spec_factor": 2}'
+    assert parse_speculation(suffix).suffix_decoding_max_spec_factor == 2
 
 
 @pytest.mark.parametrize(
@@ -30,6 +32,18 @@ def test_names_of_other_engines_are_understood() -> None:
         ('{"method": "ngram", "num_speculative_tokens": true}', "num_speculative_tokens True"),
         ('{"method": "ngram", "prompt_lookup_min": 5}', "prompt_lookup_min 5, more than"),
         ('{"method": "ngram", "adaptive": 1}', "adaptive 1: use true or false"),
+        ('{"method": "draft_model"}', "name the smaller model"),
+        ('{"method": "draft_model", "model": ""}', "model ''"),
+        ('{"method": "self", "model": "x"}', "has model, which the method 'self' does not use"),
+        ('{"method": "self", "prompt_lookup_min": 1}', "use the method 'ngram'"),
+        (
+            '{"method": "suffix", "suffix_decoding_min_token_prob": 1.5}',
+            "suffix_decoding_min_token_prob 1.5: use 0.0 to 1.0",
+        ),
+        (
+            '{"method": "suffix", "suffix_decoding_max_cached_requests": 0.5}',
+            "suffix_decoding_max_cached_requests 0.5: use 0 to",
+        ),
     ],
 )
 def test_mistakes_are_told_at_once(text: str, message: str) -> None:

@@ -31,8 +31,8 @@ def test_rows_take_from_the_budget_and_sample_at_their_last_token():
     plan = d.finish(7, ("gone",))
     assert plan.step_id == 7 and plan.released == ("gone",) and plan.num_tokens == 9
     assert plan.rows == (
-        ScheduledRequest("a", 9, 1, (), (), True),
-        ScheduledRequest("b", 0, 8, (3, 4), (), False),
+        ScheduledRequest("a", 9, 1, (), 0, (), True),
+        ScheduledRequest("b", 0, 8, (3, 4), 0, (), False),
     )
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from octavo.speculate.adaptive import Acceptance, DraftLengths, StepCost
+from octavo.speculate.adaptive import Acceptance, DraftLengths
 
 
-def lengths(*, fixed_s: float, per_token_s: float, longest: int = 8) -> DraftLengths:
+def lengths(
+    *, fixed_s: float, per_token_s: float, longest: int = 8, pass_s: float | None = None
+) -> DraftLengths:
     """One that has seen steps of such a machine."""
-    made = DraftLengths(longest)
-    for num_tokens in (1, 2, 4, 8, 9, 16, 3, 5, 12, 1, 7):
+    made = DraftLengths(longest, by_model=pass_s is not None)
+    for num_tokens in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512):
         made.observe_step(num_tokens, fixed_s + per_token_s * num_tokens)
+        if pass_s is not None:
+            made.observe_drafting(num_tokens, 2, 2 * pass_s)
     return made
 
 
@@ -20,65 +26,106 @@ def learn(made: DraftLengths, name: str, *, right: bool, times: int = 40) -> Non
         made.observe_draft(name, 4 if right else 0, 4)
 
 
-def test_costs_are_a_line() -> None:
-    cost = StepCost()
-    assert not cost.is_known
-    for num_tokens in range(1, 20):
-        cost.observe(num_tokens, 0.010 + 0.002 * num_tokens)
-    assert cost.is_known
-    assert cost.per_token_s == pytest.approx(0.002)
-    assert cost.seconds(30) == pytest.approx(0.070)
-
-
-def test_steps_of_one_size_tell_no_slope() -> None:
-    cost = StepCost()
-    for _ in range(50):
-        cost.observe(4, 0.01)
-    assert not cost.is_known
+def choose(made: DraftLengths, name: str = "a", *, rows: int = 1) -> int:
+    made.begin_step([name, *(f"other {number}" for number in range(rows - 1))])
+    return made.choose(name)
 
 
 def test_nearly_free_guesses_are_all_made() -> None:
     made = lengths(fixed_s=0.010, per_token_s=0.00001)
     learn(made, "a", right=True)
-    assert made.choose("a", 1, 1) == 8
+    assert choose(made) == 8
 
 
 def test_guesses_that_are_never_right_are_not_made() -> None:
     made = lengths(fixed_s=0.010, per_token_s=0.001)
     learn(made, "a", right=False)
-    assert made.choose("a", 1, 1) == 0
+    assert choose(made) == 0
 
 
 def test_where_each_token_takes_its_time_there_is_nothing_to_win() -> None:
     made = lengths(fixed_s=0.0, per_token_s=0.002)
     learn(made, "a", right=True)
-    assert made.choose("a", 100, 100) == 0
+    assert choose(made, rows=100) == 0
 
 
-def test_a_larger_batch_drafts_less() -> None:
-    made = lengths(fixed_s=0.010, per_token_s=0.001, longest=16)
+@pytest.mark.parametrize("pass_s", [None, 0.001])
+def test_a_larger_batch_drafts_less(pass_s: float | None) -> None:
+    made = lengths(fixed_s=0.010, per_token_s=0.001, longest=16, pass_s=pass_s)
     for _ in range(40):
         made.observe_draft("a", 3, 4)
-    chosen = [made.choose("a", rows, rows) for rows in (1, 4, 16, 64)]
+    chosen = [choose(made, rows=rows) for rows in (1, 4, 16, 64)]
     assert chosen == sorted(chosen, reverse=True)
     assert chosen[0] > chosen[-1]
 
 
-def test_what_did_not_pay_is_tried_again_from_time_to_time() -> None:
-    made = lengths(fixed_s=0.010, per_token_s=0.005)
+def test_the_length_with_the_most_tokens_a_second() -> None:
+    """A model's guesses cost a pass each: neither none nor all of them is best."""
+    share, step_s, pass_s = 0.75, 0.012, 0.004
+    made = lengths(fixed_s=step_s, per_token_s=0.0, pass_s=pass_s)
+    for _ in range(60):
+        made.observe_draft("a", 3, 4)  # three right ones, and a wrong one
+    speeds = [
+        sum(share**j for j in range(length + 1)) / (step_s + pass_s * length) for length in range(9)
+    ]
+    assert choose(made) == speeds.index(max(speeds))
+
+
+def test_drafts_by_a_model_are_equally_long() -> None:
+    made = lengths(fixed_s=0.010, per_token_s=0.0, pass_s=0.001)
+    learn(made, "good", right=True)
+    learn(made, "bad", right=False)
+    made.begin_step(["good", "bad"])
+    assert made.choose("good") == made.choose("bad") > 0
+    assert made.choose("not in this step") == 0
+
+
+@pytest.mark.parametrize("pass_s", [None, 0.004])
+def test_what_did_not_pay_is_tried_again_ever_less_often(pass_s: float | None) -> None:
+    made = lengths(fixed_s=0.010, per_token_s=0.005, pass_s=pass_s)
     learn(made, "a", right=False)
-    chosen = [made.choose("a", 1, 1) for _ in range(200)]
-    assert set(chosen[:60]) == {0}
-    assert 1 in chosen
+    chosen = [choose(made) for _ in range(2000)]
+    tried = [step for step, length in enumerate(chosen) if length]
+    assert {chosen[step] for step in tried} == {1}
+    gaps = [later - earlier for earlier, later in pairwise(tried)]
+    assert 50 < tried[0] < 100
+    assert len(gaps) >= 3
+    assert gaps == sorted(gaps)
+    assert gaps[-1] >= 4 * tried[0]
+
+
+def test_a_probe_by_a_model_is_for_a_few_rows() -> None:
+    made = lengths(fixed_s=0.0, per_token_s=0.005, pass_s=0.004)
+    names = [f"r{number}" for number in range(64)]
+    for _ in range(200):
+        made.begin_step(names)
+        drafting = [name for name in names if made.choose(name)]
+        assert len(drafting) in (0, 8)
+        if drafting:
+            return
+    pytest.fail("none was tried")
+
+
+def test_rows_with_nothing_to_guess_leave_room_for_the_others() -> None:
+    """A wide batch has room for one draft where it has none for sixteen."""
+    made = DraftLengths(8)
+    for num_tokens in (8, 16, 24, 32, 64, 128, 256):
+        made.observe_step(num_tokens, max(0.024, 0.001 * num_tokens))
+    for _ in range(40):
+        made.observe_draft("a", 3, 4)
+    crowded = choose(made, rows=16)
+    for _ in range(200):
+        made.observe_guess(is_made=False)
+    assert choose(made, rows=16) > crowded
 
 
 def test_requests_learn_for_themselves_and_newcomers_from_all() -> None:
-    made = lengths(fixed_s=0.010, per_token_s=0.002)
+    made = lengths(fixed_s=0.010, per_token_s=0.001)
     learn(made, "good", right=True)
     learn(made, "bad", right=False)
-    assert made.choose("good", 2, 2) > made.choose("bad", 2, 2)
+    assert choose(made, "good") > choose(made, "bad")
     made.forget("bad")
-    assert made.choose("bad", 2, 2) == made.choose("new", 2, 2)
+    assert choose(made, "bad") == choose(made, "new")
 
 
 def test_only_judged_guesses_count() -> None:
@@ -86,3 +133,20 @@ def test_only_judged_guesses_count() -> None:
     for _ in range(100):
         acceptance.observe(1, 8)  # one right, one wrong, six never reached
     assert acceptance.share == pytest.approx(0.5)
+
+
+def test_it_finds_its_way_from_nothing() -> None:
+    """Whatever is tried first, it ends where the tokens a second are the most."""
+    for pass_s, rows, expected in ((0.003, 1, 5), (0.003, 64, 0)):
+        made = DraftLengths(8, by_model=True)
+        names = [f"r{number}" for number in range(rows)]
+        for _ in range(60):
+            made.begin_step(names)
+            length = made.choose(names[0])
+            num_tokens = rows * (1 + length)
+            made.observe_step(num_tokens, max(0.012, 0.002 * num_tokens))  # six are free
+            if length:
+                made.observe_drafting(rows, length, length * pass_s * max(1.0, rows / 8))
+                for name in names:
+                    made.observe_draft(name, length, length)
+        assert abs(length - expected) <= 1
