@@ -8,6 +8,7 @@ not configuration: see `octavo.core.cache_plan` and `octavo.core.model_spec`.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -131,7 +132,16 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 1024
     """A prompt with more tokens than this still to compute counts as long; 0 makes none long."""
 
+    target_itl_ms: float | None = None
+    """Milliseconds that running streams should wait for their next token at most: prompts are cut
+    into pieces that fit, learned from what steps take. No limit by default."""
+
     def __post_init__(self) -> None:
+        target = self.target_itl_ms
+        _require(
+            target is None or 0 < target < math.inf,
+            f"target_itl_ms is {target}: use more than 0, or leave it out",
+        )
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_long_partial_prefills"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} is {value}: use 1 or more")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import chain
 
 from octavo.core.plan import BlockCopy, NewRequest, ScheduledRequest, StepPlan
@@ -28,6 +29,11 @@ class DraftPlan:
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def rows(self) -> Collection[ScheduledRequest]:
+        """Those that are planned so far."""
+        return self._rows.values()
+
     def add(
         self,
         request: Request,
@@ -46,7 +52,7 @@ class DraftPlan:
         )
         if delta.copies:
             self._copies[name] = delta.copies
-        self.budget.num_tokens -= num_tokens
+        self.budget.spend(start, num_tokens)
 
     def admit(
         self, request: Request, num_tokens: int, delta: BlockDelta, table: tuple[BlockId, ...]

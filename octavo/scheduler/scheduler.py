@@ -25,6 +25,7 @@ from octavo.scheduler.counters import StepCounters
 from octavo.scheduler.deltas import client_delta, unseen_prompt_logprobs
 from octavo.scheduler.door import check_fits
 from octavo.scheduler.draft import DraftPlan
+from octavo.scheduler.pace import Pace
 from octavo.scheduler.policy import POLICIES, Rank
 from octavo.scheduler.queue import WaitingLine
 from octavo.scheduler.siblings import Siblings
@@ -53,6 +54,9 @@ class Scheduler:
         self._max_model_len = max_model_len
         self._clock = clock
         self._speculator = speculator
+        target_ms = config.target_itl_ms
+        self._pace = None if target_ms is None else Pace(target_ms / 1000)
+        self._began_s = 0.0
         self._policy = POLICIES[config.policy]
         self._numbers = count()
         self._step_ids = count()
@@ -124,6 +128,7 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """Plans the next step, or returns None if nothing can be computed."""
+        self._began_s = self._clock()
         budget = StepBudget(self._config)
         budget.short_prompts_wait = any(
             not budget.is_long(request.num_remaining_tokens) for request in self._waiting
@@ -153,6 +158,8 @@ class Scheduler:
                     deltas.append(delta)
         if self._speculator is not None:
             self._speculator.observe_step(plan, result.times)
+        if self._pace is not None:
+            self._pace.observe(plan.rows, self._clock() - self._began_s)
         return deltas
 
     def fail(self, plan: StepPlan, error: str) -> list[RequestDelta]:
@@ -205,36 +212,52 @@ class Scheduler:
 
     def _plan_running(self, draft: DraftPlan) -> None:
         budget = draft.budget
-        decodes: list[tuple[Request, int]] = []
-        others: list[tuple[Request, int]] = []
+        decodes: list[Request] = []
+        others: list[Request] = []
         for request in self._running.values():
             remaining = request.num_remaining_tokens
             if remaining == 1:  # never long
-                decodes.append((request, 1))
+                decodes.append(request)
                 continue
-            others.append((request, remaining))
+            others.append(request)
             budget.num_long_prompts += budget.is_long(remaining)
+        self._plan_decodes(decodes, draft)
+        if self._pace is not None:
+            budget.allowance = self._pace.allowance(draft.rows)
         # Blocks and policy may have brought them here in another order than that of the policy.
-        others.sort(key=lambda entry: self._ranks[entry[0].request_id])
-        if self._speculator is not None:
-            self._speculator.begin_step([request.request_id for request, _ in decodes])
-        num_decodes_left = len(decodes)
-        for request, remaining in (*decodes, *others):
+        others.sort(key=lambda request: self._ranks[request.request_id])
+        for request in others:
             if request.request_id not in self._running:
                 continue  # preempted for the sake of one before it
-            num_tokens = budget.grant(remaining)
-            if num_tokens == 0:
+            if budget.is_spent:
                 break
-            num_decodes_left -= remaining == 1
-            if self._speculator is not None and remaining == 1:
-                spare = budget.num_tokens - 1 - num_decodes_left
+            remaining = request.num_remaining_tokens
+            self._plan_row(request, budget.grant(remaining, request.num_computed_tokens), draft)
+
+    def _plan_decodes(self, decodes: list[Request], draft: DraftPlan) -> None:
+        budget = draft.budget
+        if self._speculator is not None:
+            self._speculator.begin_step([request.request_id for request in decodes])
+        num_left = len(decodes)
+        for request in decodes:
+            if request.request_id not in self._running:
+                continue  # preempted for the sake of one before it
+            if budget.num_tokens == 0:
+                break
+            num_left -= 1
+            if self._speculator is not None:
+                spare = budget.num_tokens - 1 - num_left
                 if self._plan_guesses(request, spare, draft):
                     continue
-            delta = self.blocks.reserve(request, num_tokens)
-            if delta is None:
-                delta = self._make_room(request, num_tokens, draft)
-            if delta is not None:
-                draft.add(request, num_tokens, delta)
+            self._plan_row(request, 1, draft)
+
+    def _plan_row(self, request: Request, num_tokens: int, draft: DraftPlan) -> None:
+        """Plans tokens of a running request, if need be at the expense of those ranked last."""
+        delta = self.blocks.reserve(request, num_tokens)
+        if delta is None:
+            delta = self._make_room(request, num_tokens, draft)
+        if delta is not None:
+            draft.add(request, num_tokens, delta)
 
     def _plan_guesses(self, request: Request, spare: int, draft: DraftPlan) -> bool:
         """Plans a decode together with guesses of what comes after it; False if there are none,
@@ -270,7 +293,7 @@ class Scheduler:
     def _plan_waiting(self, draft: DraftPlan) -> None:
         budget = draft.budget
         for request in list(self._waiting):
-            if budget.num_tokens == 0 or len(self._running) >= self._config.max_num_seqs:
+            if budget.is_spent or len(self._running) >= self._config.max_num_seqs:
                 return
             if budget.is_long(request.num_remaining_tokens) and not budget.admits_long_prompt:
                 continue  # short ones behind it may pass
@@ -285,7 +308,7 @@ class Scheduler:
         is_forked = self._fork(request)
         hit = NO_HIT if is_forked else self.blocks.match(request)
         request.num_computed_tokens = num_cached = max(request.num_computed_tokens, hit.num_tokens)
-        num_tokens = draft.budget.grant(request.num_remaining_tokens)
+        num_tokens = draft.budget.grant(request.num_remaining_tokens, num_cached)
         delta = self.blocks.reserve(request, num_tokens, hit)
         if delta is None:
             request.num_computed_tokens = 0
