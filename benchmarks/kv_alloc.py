@@ -12,7 +12,7 @@ from octavo.core.config import SchedulerConfig
 from octavo.core.params import SamplingParams
 from octavo.core.plan import RowResult, StepResult
 from octavo.core.request import Request
-from octavo.engine.snapshot import take_snapshot
+from octavo.engine.snapshot import Asked, take_snapshot
 from octavo.kv.blocks import BlockPool
 from octavo.kv.manager import BlockManager
 from octavo.scheduler.scheduler import Scheduler
@@ -119,10 +119,9 @@ def ask(scheduler: Scheduler, block_range: range | None) -> None:
     take_snapshot(
         scheduler,
         [],
-        step_id=0,
+        None,
         now_s=0.0,
-        max_requests=100 if block_range is None else 0,
-        block_range=block_range,
+        asked=Asked(100 if block_range is None else 0, block_range),
     )
 
 

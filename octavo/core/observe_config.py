@@ -27,6 +27,10 @@ class ObservabilityConfig:
     """URL of an OpenTelemetry collector (OTLP over HTTP, such as http://localhost:4318) that gets a
     trace of each request; needs the extra otel."""
 
+    dashboard_show_text: bool = False
+    """Show the beginnings of prompts and the ends of outputs to whoever may see the statistics;
+    otherwise they hold no text at all."""
+
     def __post_init__(self) -> None:
         require(
             self.request_log != "", "request_log is empty: give a file, or - for standard output"

@@ -49,6 +49,10 @@ class Request:
     num_cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache at first admission; None until then."""
     num_preemptions: int = 0
+    num_drafted_tokens: int = 0
+    """Tokens that were guessed for it."""
+    num_accepted_tokens: int = 0
+    """Those of them that were right."""
     num_prompt_logprobs: int = 0
     """Positions of the prompt whose log-probabilities have been reported."""
     is_announced: bool = False

@@ -14,8 +14,9 @@ from octavo.core.protocols import Clock, Executor, Preparer
 from octavo.core.request import Request, fork_id
 from octavo.core.types import RequestId
 from octavo.engine.preparing import Preparing
-from octavo.engine.snapshot import take_snapshot
-from octavo.metrics.snapshot import EngineSnapshot
+from octavo.engine.snapshot import Asked, take_snapshot
+from octavo.engine.watch import Watch
+from octavo.metrics.snapshot import EngineChanges, EngineSnapshot
 from octavo.metrics.stats import StepStats
 from octavo.scheduler.counters import StepCounters
 from octavo.scheduler.scheduler import Scheduler
@@ -42,7 +43,8 @@ class Engine:
         self._check_invariants = check_invariants
         self._preparer = preparer
         self._preparing = Preparing()
-        self._last_step_id = -1
+        self._last_plan: StepPlan | None = None
+        self._watch: Watch | None = None
 
     @property
     def has_work(self) -> bool:
@@ -112,7 +114,7 @@ class Engine:
         deltas = refused + scheduler.end_outgrown()
         times, commit_s = StepTimes(), 0.0
         if plan is not None:
-            self._last_step_id = plan.step_id
+            self._last_plan = plan
             try:
                 self._executor.submit(plan)
                 result = self._executor.collect()
@@ -147,11 +149,27 @@ class Engine:
         return take_snapshot(
             self._scheduler,
             self._preparing.requests(),
-            step_id=self._last_step_id,
+            self._last_plan,
             now_s=self._clock(),
-            max_requests=max_requests,
-            block_range=block_range,
+            asked=Asked(max_requests, block_range),
         )
+
+    def watch(self, max_requests: int, num_text_tokens: int, *, afresh: bool) -> EngineChanges:
+        """Everything at first, or ``afresh``; then what has changed since the last call."""
+        if self._watch is None or afresh:
+            self._watch = Watch(self._scheduler)
+        return self._watch.changes(
+            self._preparing.requests(),
+            self._last_plan,
+            now_s=self._clock(),
+            asked=Asked(max_requests, num_text_tokens=num_text_tokens),
+        )
+
+    def unwatch(self) -> None:
+        """Nobody watches any more: nothing is noted for it."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
     def stats(self) -> StepStats:
         """The state now, without a step."""
@@ -163,7 +181,7 @@ class Engine:
         scheduler = self._scheduler
         counters, scheduler.counters = scheduler.counters, StepCounters()
         return StepStats(
-            step_id=self._last_step_id,
+            step_id=-1 if self._last_plan is None else self._last_plan.step_id,
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting + len(self._preparing.names()),
             cache=scheduler.blocks.stats(),

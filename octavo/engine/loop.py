@@ -24,6 +24,9 @@ from octavo.transport.messages import (
     StepDone,
     Submit,
     ToEngine,
+    Unwatch,
+    Watch,
+    Watched,
 )
 
 logger = logging.getLogger(__name__)
@@ -83,6 +86,15 @@ class EngineLoop:
                 return self._engine.abort(request_ids)
             case Inspect():
                 return self._inspect(message)
+            case Watch():
+                changes = self._engine.watch(
+                    message.max_requests, message.num_text_tokens, afresh=message.afresh
+                )
+                self._link.send(Watched(message.number, changes))
+                return []
+            case Unwatch():
+                self._engine.unwatch()
+                return []
             case Shutdown():
                 self._leaving = True
                 return []

@@ -35,7 +35,7 @@ from octavo.front.stream import Stream
 from octavo.front.submission import Options, make_submit
 from octavo.front.waiting import Waiting
 from octavo.metrics.registry import EngineMetrics
-from octavo.metrics.snapshot import EngineSnapshot
+from octavo.metrics.snapshot import EngineChanges, EngineSnapshot
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.transport.base import FrontEnd
 from octavo.transport.messages import (
@@ -47,6 +47,8 @@ from octavo.transport.messages import (
     Ready,
     Shutdown,
     StepDone,
+    Unwatch,
+    Watched,
 )
 
 logger = logging.getLogger(__name__)
@@ -260,6 +262,29 @@ class AsyncEngine:
             raise error
         return await self._inspections.ask(max_requests, blocks.start, len(blocks))
 
+    async def watch(
+        self, max_requests: int, num_text_tokens: int = 0, *, afresh: bool
+    ) -> EngineChanges:
+        """What has changed in the engine since the last call; everything if ``afresh``. There can
+        be one who watches.
+
+        Args:
+            max_requests: how many requests to tell of at most.
+            num_text_tokens: how many tokens of prompts and outputs to tell.
+
+        Raises:
+            EngineError: the engine is gone.
+        """
+        error = self.error
+        if error is not None:
+            raise error
+        return await self._inspections.watch(max_requests, num_text_tokens, afresh=afresh)
+
+    async def unwatch(self) -> None:
+        """Nobody watches any more, which saves the engine from noting what changes."""
+        if self.is_alive:
+            await self._link.send(Unwatch())
+
     async def abort(self, request_id: RequestId) -> None:
         """Ends a client's request wherever it is; unknown and finished ones are ignored.
 
@@ -368,7 +393,7 @@ class AsyncEngine:
                     await self._end(self._requests.step_done(message))
                     # Clients have a turn, even when messages pile up.
                     await asyncio.sleep(0)
-                elif isinstance(message, Inspected):
+                elif isinstance(message, Inspected | Watched):
                     self._inspections.answered(message)
                 elif isinstance(message, Failed):
                     raise EngineDead(message.error)

@@ -17,10 +17,29 @@ from octavo.core.types import BlockId
 class BlockPool:
     """Hands out block ids. Knows nothing of tokens, hashes or requests."""
 
-    __slots__ = ("_head", "_next", "_previous", "num_blocks", "num_free", "ref_counts")
+    __slots__ = (
+        "_head",
+        "_next",
+        "_previous",
+        "changed_s",
+        "journal",
+        "now_s",
+        "num_blocks",
+        "num_free",
+        "num_shared",
+        "ref_counts",
+    )
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
+        self.now_s = 0.0
+        """The time, as far as the pool is concerned."""
+        self.changed_s = [0.0] * num_blocks
+        """When each block was taken, or given back by its last holder; 0 for one never used."""
+        self.journal: set[BlockId] | None = None
+        """Blocks whose references have changed since it was begun; None while nobody watches."""
+        self.num_shared = 0
+        """Blocks with several references."""
         self.num_free = num_blocks
         """Blocks with no reference, cached ones included."""
         self.ref_counts = [0] * num_blocks
@@ -39,6 +58,7 @@ class BlockPool:
         self._previous[after] = head
         self.num_free -= 1
         self.ref_counts[block] = 1
+        self._note(block)
         return block
 
     def retain(self, block: BlockId) -> None:
@@ -48,7 +68,11 @@ class BlockPool:
             self._next[before] = after
             self._previous[after] = before
             self.num_free -= 1
+            self._note(block)
+        elif self.journal is not None:
+            self.journal.add(block)
         self.ref_counts[block] += 1
+        self.num_shared += self.ref_counts[block] == 2
 
     def release(self, block: BlockId, *, keep: bool) -> bool:
         """Drops a reference; True if it was the last.
@@ -61,7 +85,11 @@ class BlockPool:
         assert counts[block] > 0, f"block {block} released once too often"
         counts[block] -= 1
         if counts[block]:
+            self.num_shared -= counts[block] == 1
+            if self.journal is not None:
+                self.journal.add(block)
             return False
+        self._note(block)
         head, nexts, previous = self._head, self._next, self._previous
         before = previous[head] if keep else head
         after = nexts[before]
@@ -109,3 +137,9 @@ class BlockPool:
             )
         if any(count < 0 for count in self.ref_counts):
             raise AssertionError("a reference count is negative")
+
+    def _note(self, block: BlockId) -> None:
+        """The block has got its first holder, or lost its last."""
+        self.changed_s[block] = self.now_s
+        if self.journal is not None:
+            self.journal.add(block)

@@ -16,7 +16,7 @@ anything else is copied first (`BlockDelta.copies`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from octavo.core.plan import BlockCopy
@@ -85,9 +85,39 @@ class BlockManager:
         return self._pool.ref_counts
 
     @property
-    def published(self) -> Collection[BlockId]:
-        """Blocks that can be found by prefix. To be read only."""
-        return self._index.hash_of.keys()
+    def published(self) -> Mapping[BlockId, BlockHash]:
+        """Blocks that can be found by prefix, and their hashes. To be read only."""
+        return self._index.hash_of
+
+    @property
+    def changed_s(self) -> Sequence[float]:
+        """When each block was taken, or given back by its last holder; 0 for one that was never
+        used. To be read only."""
+        return self._pool.changed_s
+
+    @property
+    def num_shared_blocks(self) -> int:
+        """Blocks that several requests hold."""
+        return self._pool.num_shared
+
+    def set_time(self, now_s: float) -> None:
+        """What happens from now on happens at this time."""
+        self._pool.now_s = now_s
+
+    def begin_journal(self) -> None:
+        """From now on, note which blocks change hands or become findable."""
+        self._pool.journal = set()
+
+    def take_journal(self) -> set[BlockId]:
+        """The blocks noted since it was begun or last taken."""
+        found = self._pool.journal
+        assert found is not None, "no journal has been begun"
+        self._pool.journal = set()
+        return found
+
+    def end_journal(self) -> None:
+        """Nothing is noted any more."""
+        self._pool.journal = None
 
     def is_looked_up(self, request: Request) -> bool:
         """Whether `match` looks for a prefix of this request at all."""
@@ -168,6 +198,8 @@ class BlockManager:
             key = block_hash(table.hashes[index], tokens)
             table.hashes.append(key)
             self._index.publish(key, table.blocks[index])
+        if self._pool.journal is not None:
+            self._pool.journal.update(table.blocks[table.num_published : full])
         table.num_published = full
 
     def trim(self, request: Request) -> None:
@@ -208,6 +240,8 @@ class BlockManager:
             if self._pool.ref_counts[block] == 0:
                 self._pool.move_to_front(block)
             self._index.forget(block)
+            if self._pool.journal is not None:
+                self._pool.journal.add(block)
         self._num_cached = 0
 
     def stats(self) -> CacheStats:
@@ -248,6 +282,11 @@ class BlockManager:
                 raise AssertionError(
                     f"block {block} has reference count {count}, but {held[block]} tables name it"
                 )
+        shared = sum(count > 1 for count in held)
+        if shared != self.num_shared_blocks:
+            raise AssertionError(
+                f"{shared} blocks are shared, but {self.num_shared_blocks} are counted"
+            )
         cached = sum(self._pool.ref_counts[block] == 0 for block in self._index.hash_of)
         if cached != self._num_cached:
             raise AssertionError(f"{cached} blocks are cached, but {self._num_cached} are counted")

@@ -336,6 +336,10 @@ class EngineMetrics:
         """Steps since the start, and the seconds that each part of them took in all."""
         return self._iteration.count, {part: h.sum for (part,), h in self._step.items()}
 
+    def latencies(self) -> dict[str, Histogram]:
+        """Histograms of what clients wait for, by name. To be read only."""
+        return {"first_token_s": self._first_token, "inter_token_s": self._gap}
+
     def exposition(self) -> bytes:
         """All metrics in Prometheus's text format (`CONTENT_TYPE`)."""
         return render(self.families, self.model_name)

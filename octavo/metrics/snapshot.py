@@ -6,15 +6,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from octavo.core.types import RequestId
+from octavo.core.types import BlockId, RequestId, TokenId
 from octavo.metrics.stats import CacheStats
 
 RowState = Literal["running", "waiting", "preparing"]
 """Running requests hold blocks; waiting ones hold none, whether they are new, preempted, or wait
 for a sibling's prompt; for preparing ones a grammar is being made."""
 
-BLOCK_STATES = ("free", "cached", "used", "used, findable")
-"""What the numbers in `BlockMap.states` stand for."""
+BLOCK_STATES = ("free", "cached", "used", "used, findable", "used, draft")
+"""What the numbers in `BlockMap.states` stand for. A draft block is one that the last step wrote
+guesses into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,12 @@ class RequestRow:
     num_wasted_slots: int
     """Slots of its blocks that hold no token of it."""
     num_preemptions: int
+    max_tokens: int | None
+    """Most tokens that it may generate; None for as many as the context holds."""
+    num_drafted_tokens: int
+    """Tokens that were guessed for it."""
+    num_accepted_tokens: int
+    """Those of them that were right."""
     age_s: float
     queue_s: float | None
     """From arrival to the first step."""
@@ -42,6 +49,10 @@ class RequestRow:
     """From arrival to the first token."""
     inter_token_s: float | None
     """Mean time between tokens so far."""
+    prompt_head: tuple[TokenId, ...] = ()
+    """The first tokens of the prompt, and"""
+    output_tail: tuple[TokenId, ...] = ()
+    """the last ones of the output; only for those who asked for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +96,54 @@ class EngineSnapshot:
     """Slots of used blocks that hold no token; a shared block counts once."""
     num_shared_blocks: int
     """Blocks that several requests hold."""
+    num_contiguous_slots: int
+    """What running requests would hold if each had to have its longest possible output reserved
+    in one piece: prompt and ``max_tokens``, or the whole context."""
     rows: tuple[RequestRow, ...]
     """Running requests first, then waiting ones, both in order of arrival; as many as asked for."""
     process: ProcessUse
     blocks: BlockMap | None = None
     """If it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockChanges:
+    """Blocks that have changed, in arrays of little-endian numbers: one entry a block."""
+
+    ids: bytes
+    """Four bytes."""
+    states: bytes
+    """As in `BlockMap`, and so are these:"""
+    num_tokens: bytes
+    ref_counts: bytes
+    hashes: bytes
+    """Four bytes: the beginning of the block's hash; zeros for a block without."""
+    changed_s: bytes
+    """Eight bytes, a float: when it was taken, or given back by its last holder, by the engine's
+    clock; 0 for a block that was never used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChange:
+    """A request's block table from entry ``first`` on, to its end."""
+
+    request_id: RequestId
+    first: int
+    blocks: tuple[BlockId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChanges:
+    """What has changed since the last time, for somebody who watches."""
+
+    is_first: bool
+    """Whether there was no last time: what is not in here is free, and holds nothing."""
+    now_s: float
+    """The engine's clock."""
+    snapshot: EngineSnapshot
+    """How things stand, but for the blocks."""
+    blocks: BlockChanges
+    tables: tuple[TableChange, ...]
+    """Of running requests. Those that run no more have none."""
+    cost_s: float
+    """What this answer took."""

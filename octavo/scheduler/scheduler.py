@@ -49,9 +49,9 @@ class Scheduler:
         speculator: Speculator | None = None,
     ) -> None:
         self.blocks = blocks
+        self.max_model_len = max_model_len
         self.counters = StepCounters()
         self._config = config
-        self._max_model_len = max_model_len
         self._clock = clock
         self._speculator = speculator
         target_ms = config.target_itl_ms
@@ -104,7 +104,7 @@ class Scheduler:
         """
         check_fits(
             request.num_prompt_tokens,
-            max_model_len=self._max_model_len,
+            max_model_len=self.max_model_len,
             capacity=self.blocks.num_blocks * self.blocks.block_size,
             generates=request.generates,
         )
@@ -129,6 +129,7 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Plans the next step, or returns None if nothing can be computed."""
         self._began_s = self._clock()
+        self.blocks.set_time(self._began_s)
         budget = StepBudget(self._config)
         budget.short_prompts_wait = any(
             not budget.is_long(request.num_remaining_tokens) for request in self._waiting
@@ -263,7 +264,7 @@ class Scheduler:
         """Plans a decode together with guesses of what comes after it; False if there are none,
         or no blocks to spare for them."""
         assert self._speculator is not None
-        limit = min(spare, self._max_model_len - request.num_known_tokens)
+        limit = min(spare, self.max_model_len - request.num_known_tokens)
         if request.params.max_tokens is not None:
             limit = min(limit, request.params.max_tokens - len(request.output_token_ids) - 1)
         guesses = self._speculator.draft(request, limit)
@@ -385,7 +386,7 @@ class Scheduler:
             request.output_token_ids.append(token)
             self.counters.num_generated_tokens += 1
             is_last = outcome.is_complete and num_kept == len(outcome.token_ids)
-            stop = check_stop(request, self._max_model_len, is_complete=is_last)
+            stop = check_stop(request, self.max_model_len, is_complete=is_last)
             if stop is not None:
                 kept = outcome._replace(
                     token_ids=outcome.token_ids[:num_kept], logprobs=outcome.logprobs[:num_kept]
@@ -396,6 +397,8 @@ class Scheduler:
     def _commit_draft(self, request: Request, row: ScheduledRequest, num_accepted: int) -> None:
         """Gives back the blocks of wrong guesses, and learns from them."""
         num_drafted = row.num_draft_tokens
+        request.num_drafted_tokens += num_drafted
+        request.num_accepted_tokens += num_accepted
         self.blocks.trim(request)
         self.counters.count_draft(num_accepted, num_drafted)
         if self._speculator is not None:

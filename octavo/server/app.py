@@ -12,6 +12,7 @@ from octavo.server import docs_page, errors, stats
 from octavo.server.access.guard import Guard
 from octavo.server.body import JsonRoute
 from octavo.server.errors import body_of, json_response, retry_after
+from octavo.server.live import routes as live
 from octavo.server.observer import Observer
 from octavo.server.openai import chat, completions, embeddings, models, score, tokenize
 from octavo.server.state import ServerState, state_of
@@ -39,9 +40,10 @@ def create_app(state: ServerState) -> FastAPI:
         redoc_url=None,
     )
     app.state.server = state
+    app.state.hub = live.make_hub(state)
     errors.install(app)
     parts = (router, chat.router, completions.router, models.router, tokenize.router)
-    routers = (*parts, embeddings.router, score.router, stats.router, docs_page.router)
+    routers = (*parts, embeddings.router, score.router, stats.router, live.router, docs_page.router)
     for part in routers:
         app.include_router(part)
     paths = [getattr(route, "path", "") for part in routers for route in part.routes]

@@ -61,6 +61,9 @@ class Cache(msgspec.Struct):
     tokens: Tokens
     shared_blocks: int
     """Held by several requests."""
+    contiguous_slots: int
+    """Token slots that running requests would hold if the longest output that each may have were
+    reserved in one piece."""
 
 
 class Memory(msgspec.Struct):
@@ -169,7 +172,7 @@ async def stats(
 ) -> Response:
     """KV memory, requests, settings and counts, with ``limit`` requests at most."""
     state = state_of(request)
-    return json_response(_stats(state, await _ask(state, limit)))
+    return json_response(stats_of(state, await _ask(state, limit)))
 
 
 @router.get("/stats/blocks", response_model=None)
@@ -195,7 +198,8 @@ async def _ask(state: ServerState, limit: int, blocks: range = range(0)) -> Engi
         ) from None
 
 
-def _stats(state: ServerState, snapshot: EngineSnapshot) -> Stats:
+def stats_of(state: ServerState, snapshot: EngineSnapshot) -> Stats:
+    """What ``/stats`` answers if the engine says this."""
     engine, now = state.engine, time.time()
     num_rows = snapshot.num_running + snapshot.num_waiting
     return Stats(
@@ -230,6 +234,7 @@ def _cache(snapshot: EngineSnapshot) -> Cache:
             total * size, used * size, cached * size, free * size, snapshot.num_wasted_slots
         ),
         shared_blocks=snapshot.num_shared_blocks,
+        contiguous_slots=snapshot.num_contiguous_slots,
     )
 
 

@@ -13,7 +13,7 @@ from octavo.core.info import EngineInfo
 from octavo.core.params import SamplingParams
 from octavo.core.plan import RequestDelta
 from octavo.core.types import RequestId, TokenId
-from octavo.metrics.snapshot import EngineSnapshot
+from octavo.metrics.snapshot import EngineChanges, EngineSnapshot
 from octavo.metrics.stats import StepStats
 
 
@@ -45,6 +45,23 @@ class Inspect(msgspec.Struct, tag=True, frozen=True):
     first_block: int = 0
     num_blocks: int = 0
     """How many blocks to describe, from ``first_block``."""
+
+
+class Watch(msgspec.Struct, tag=True, frozen=True):
+    """Front to engine: say what has changed since the last `Watch`, before the next step."""
+
+    number: int
+    """Comes back with the answer."""
+    max_requests: int
+    """Rows to send at most."""
+    num_text_tokens: int = 0
+    """Tokens of prompts and outputs to send."""
+    afresh: bool = False
+    """Say everything."""
+
+
+class Unwatch(msgspec.Struct, tag=True, frozen=True):
+    """Front to engine: nobody watches any more, and nothing need be noted for it."""
 
 
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
@@ -86,6 +103,13 @@ class Inspected(msgspec.Struct, tag=True, frozen=True):
     snapshot: EngineSnapshot
 
 
+class Watched(msgspec.Struct, tag=True, frozen=True):
+    """Engine to front: the answer to `Watch`."""
+
+    number: int
+    changes: EngineChanges
+
+
 class Lost(msgspec.Struct, frozen=True):
     """To the front end, from whoever keeps its engine running: the engine is gone with all that
     it was doing, and another one is on its way, whose `Ready` comes when it is there."""
@@ -95,5 +119,5 @@ class Lost(msgspec.Struct, frozen=True):
     """How long that will take, as far as one can tell."""
 
 
-ToEngine: TypeAlias = Submit | Abort | Inspect | Shutdown
-FromEngine: TypeAlias = Progress | Ready | Failed | StepDone | Inspected
+ToEngine: TypeAlias = Submit | Abort | Inspect | Watch | Unwatch | Shutdown
+FromEngine: TypeAlias = Progress | Ready | Failed | StepDone | Inspected | Watched

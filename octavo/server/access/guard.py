@@ -18,7 +18,7 @@ from octavo.server.errors import Kind, error_body, json_response
 
 OPEN = frozenset({"/health", "/ping"})
 METRICS = "/metrics"
-STATS = frozenset({"/stats", "/stats/blocks"})
+STATS = frozenset({"/stats", "/stats/blocks", "/stats/stream"})
 """They tell of every tenant's requests: with a key for metrics, that key opens them and no other;
 without one, any key does, unless tenants' caches are kept apart."""
 _FREE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

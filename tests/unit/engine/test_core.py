@@ -12,8 +12,9 @@ def test_a_step_is_timed_and_counted():
     h = Harness(block_size=4)
     h.add("a", [1] * 6, params={"max_tokens": 2})
     deltas, stats = h.engine.step()
-    # The clock ticks once at each reading; admission reads it once, and so does the commit.
-    assert (stats.schedule_s, stats.commit_s) == (2.0, 2.0)
+    # The clock ticks once at each reading; the scheduler reads it once when it
+    # begins and once for an admission, and the commit reads it once.
+    assert (stats.schedule_s, stats.commit_s) == (3.0, 2.0)
     assert (stats.step_id, stats.num_rows, stats.num_running, stats.num_waiting) == (0, 1, 1, 0)
     assert (stats.num_prompt_tokens, stats.num_generated_tokens) == (6, 1)
     assert stats.cache.num_used_blocks == 2
