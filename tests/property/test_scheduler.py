@@ -80,7 +80,7 @@ def test_random_load(seed: int) -> None:
         output, end = harness.outputs[name], harness.ended[name]
         assert output == expected_output(prompt, request_seed, len(output)), name
         if end.finish_reason == "length":
-            room = harness.scheduler._max_model_len - len(prompt)
+            room = harness.scheduler.max_model_len - len(prompt)
             capacity = harness.blocks.num_blocks * block_size - len(prompt) + 1
             assert len(output) == min(count, room, capacity) or len(output) == min(count, room)
         else:
