@@ -178,6 +178,9 @@ class SamplingParams:
     """Also return the prompt's embedding: the model's final hidden states, of all its tokens (mean)
     or of the last one."""
 
+    speculative: bool = True
+    """Guess ahead for this request, if the engine does so; the tokens are the same either way."""
+
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
 

@@ -285,6 +285,10 @@ class AsyncEngine:
         if self.is_alive:
             await self._link.send(Unwatch())
 
+    def names_of(self, request_id: RequestId) -> list[RequestId]:
+        """Requests in flight that a client calls by this name: see `InFlight.names_of`."""
+        return self._requests.names_of(request_id)
+
     async def abort(self, request_id: RequestId) -> None:
         """Ends a client's request wherever it is; unknown and finished ones are ignored.
 

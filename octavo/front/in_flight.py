@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import re
 from collections.abc import Callable
 
 from octavo.core import errors
@@ -100,6 +101,20 @@ class InFlight:
         processed = self._outputs.process(message.deltas, now)
         self._deliver(processed, now)
         return self._are_ending(processed.aborts)
+
+    def names_of(self, request_id: RequestId) -> list[RequestId]:
+        """The requests that a client calls by this name: one, those of all prompts of one answer
+        (``NAME-0``, ``NAME-1``, ...), or the one that a further completion (``NAME#1``) belongs
+        to. Those that are over are left out."""
+        first, mark, number = request_id.rpartition("#")
+        if mark and number.isdecimal():
+            request_id = first
+        prompts = re.compile(re.escape(request_id) + "(-[0-9]+)?")
+        return [
+            name
+            for name, stream in self._streams.items()
+            if prompts.fullmatch(name) and not stream.is_over
+        ]
 
     def abort(self, request_id: RequestId) -> list[RequestId]:
         """Ends a request with the finish reason ``abort``; returns its completions that run.

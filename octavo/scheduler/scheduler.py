@@ -238,7 +238,9 @@ class Scheduler:
     def _plan_decodes(self, decodes: list[Request], draft: DraftPlan) -> None:
         budget = draft.budget
         if self._speculator is not None:
-            self._speculator.begin_step([request.request_id for request in decodes])
+            self._speculator.begin_step(
+                [request.request_id for request in decodes if request.params.speculative]
+            )
         num_left = len(decodes)
         for request in decodes:
             if request.request_id not in self._running:
@@ -246,7 +248,7 @@ class Scheduler:
             if budget.num_tokens == 0:
                 break
             num_left -= 1
-            if self._speculator is not None:
+            if self._speculator is not None and request.params.speculative:
                 spare = budget.num_tokens - 1 - num_left
                 if self._plan_guesses(request, spare, draft):
                     continue

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo import __version__
 from octavo.metrics.registry import CONTENT_TYPE
-from octavo.server import docs_page, errors, stats
+from octavo.server import abort, docs_page, errors, stats
 from octavo.server.access.guard import Guard
 from octavo.server.body import JsonRoute
 from octavo.server.errors import body_of, json_response, retry_after
@@ -42,8 +42,9 @@ def create_app(state: ServerState) -> FastAPI:
     app.state.server = state
     app.state.hub = live.make_hub(state)
     errors.install(app)
-    parts = (router, chat.router, completions.router, models.router, tokenize.router)
-    routers = (*parts, embeddings.router, score.router, stats.router, live.router, docs_page.router)
+    openai = (chat, completions, models, tokenize, embeddings, score)
+    others = (stats, live, abort, docs_page)
+    routers = (router, *(part.router for part in (*openai, *others)))
     for part in routers:
         app.include_router(part)
     paths = [getattr(route, "path", "") for part in routers for route in part.routes]

@@ -50,12 +50,22 @@ class UnknownParameter(RequestError):
     """The request has a field that no version of the API has."""
 
 
+class UnknownRequest(RequestError):
+    """No request in flight has this id."""
+
+
+class ForeignRequest(RequestError):
+    """The request is that of another tenant."""
+
+
 class BodyTooLarge(RequestError):
     """The request's body is larger than any that could be served."""
 
 
 TABLE: dict[type[EngineError], Kind] = {
     UnknownModel: Kind(404, "invalid_request_error", "model_not_found"),
+    UnknownRequest: Kind(404, "invalid_request_error", "request_not_found"),
+    ForeignRequest: Kind(403, "invalid_request_error", "forbidden"),
     UnknownParameter: Kind(400, "invalid_request_error", "unknown_parameter"),
     UnsupportedParameter: Kind(400, "invalid_request_error", "unsupported_parameter"),
     BodyTooLarge: Kind(413, "invalid_request_error", "request_too_large"),

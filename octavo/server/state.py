@@ -11,7 +11,7 @@ from fastapi import Request
 
 from octavo.core.config import ServerConfig
 from octavo.core.errors import InvalidParameter
-from octavo.core.types import TokenId
+from octavo.core.types import RequestId, TokenId
 from octavo.front.async_engine import AsyncEngine
 from octavo.server.access.control import Access
 from octavo.server.access.limits import Account
@@ -37,6 +37,8 @@ class ServerState:
     """Keepers of records of every request."""
     record: RequestRecord | None = None
     """That of the request that this is for, if records are kept."""
+    owners: dict[RequestId, str] = field(default_factory=dict)
+    """Whose requests are in flight: names of API keys by request id."""
     started: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -89,7 +91,9 @@ def state_of(request: Request) -> ServerState:
         recorded = cast(AsyncEngine, RecordedEngine(state.engine, record))
         state = replace(state, engine=recorded, record=record)
     account: Account | None = found.get("account")
-    if account is None or not (account.has_rates or state.access.isolates_caches):
+    if account is None:
         return state
-    engine = TenantEngine(state.engine, account, isolates_caches=state.access.isolates_caches)
+    engine = TenantEngine(
+        state.engine, account, state.owners, isolates_caches=state.access.isolates_caches
+    )
     return replace(state, engine=cast(AsyncEngine, engine))

@@ -260,3 +260,21 @@ def test_all_blocks_come_back(checkpoint: Path) -> None:
 def test_a_mistake_is_told_before_anything_is_loaded() -> None:
     with pytest.raises(ConfigError, match="speculative_config has the method"):
         LLM("no such model", speculative_config={"method": "magic"})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_request_may_do_without(checkpoint: Path, methods: dict[str, Any], method: str) -> None:
+    """Whoever else guesses in the same steps."""
+    plain = Run(make(checkpoint), PROMPTS, SamplingParams(max_tokens=40, temperature=0))
+    llm = make(checkpoint, speculative_config=methods[method])
+    without = SamplingParams(max_tokens=40, temperature=0, speculative=False)
+    alone = Run(llm, PROMPTS, without)
+    assert alone.drafted == 0
+    assert alone.outputs == plain.outputs
+    requests = [
+        SamplingParams(max_tokens=40, temperature=0, speculative=bool(k % 2))
+        for k in range(len(PROMPTS))
+    ]
+    mixed = Run(llm, PROMPTS, requests)
+    assert mixed.drafted > 0
+    assert mixed.outputs == plain.outputs

@@ -99,6 +99,7 @@ SECRET = "s3cr3t"
         ("a:b tokens_per_minute=1 tokens_per_minute=2", "tokens_per_minute stands there twice"),
         (f"a:{SECRET}\nb:{SECRET}", "line 2: the key is that of .*line 1"),
         (f"a:{SECRET}\na:{SECRET}", "line 2: the key is that of .*line 1"),
+        (f"a:{SECRET} admin\na:x", "line 2: a is admin with one of its keys and not with another"),
         (f"a:{SECRET}\na:x max_concurrency=1", "line 2: a has other limits"),
         (f"a:{SECRET}\0", "line 1: the key has characters"),
     ],

@@ -267,6 +267,18 @@ def test_text_is_shown_only_by_a_server_that_is_told_to(
     scenario()
 
 
+@aio
+async def test_it_says_whose_requests_they_are(tokenizer: Tokenizer) -> None:
+    async with whole_server(tokenizer, SLOW, config=guarded()) as whole:
+        whole.http.headers["Authorization"] = "Bearer k"
+        async with reader(hub_of(whole)) as r:
+            task = completion(whole, n=2)
+            await r.until(lambda state: state["requests"]["open"] == 1)
+            clients = {row["client"] for row in r.rows.values()}
+            assert len(clients) == 1 and clients.pop().startswith("key-")
+            task.cancel()
+
+
 def guarded(**options: Any) -> ServerConfig:
     return ServerConfig(security=SecurityConfig(api_key=("k",), **options))
 

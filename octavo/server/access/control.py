@@ -91,6 +91,7 @@ class Access:
         entries = [*self._fixed, *self._read_file()]
         named: dict[bytes, tuple[str, Entry]] = {}
         limits: dict[str, KeyLimits] = {}
+        admins: dict[str, bool] = {}
         for entry in entries:
             digest = self._digest(entry.key.encode())
             name = entry.name or f"key-{digest.hex()[:8]}"
@@ -101,16 +102,22 @@ class Access:
                     f"{entry.where}: {name} has other limits in an earlier place: a tenant has one "
                     "set of limits, whichever of its keys it uses"
                 )
+            if admins.setdefault(name, entry.is_admin) != entry.is_admin:
+                raise ConfigError(
+                    f"{entry.where}: {name} is admin with one of its keys and not with another: a "
+                    "tenant is one or the other"
+                )
             named[digest] = name, entry
-        accounts = {name: self._account(name, limits[name]) for name in limits}
+        accounts = {name: self._account(name, limits[name], admins[name]) for name in limits}
         self._by_digest = {digest: accounts[name] for digest, (name, _) in named.items()}
         self._accounts = accounts
 
-    def _account(self, name: str, limits: KeyLimits) -> Account:
+    def _account(self, name: str, limits: KeyLimits, is_admin: bool) -> Account:
         account = self._accounts.get(name)
         if account is None:
-            return Account(name, limits, self._clock)
+            return Account(name, limits, self._clock, is_admin=is_admin)
         account.set_limits(limits)
+        account.set_admin(is_admin)
         return account
 
     def _read_file(self) -> list[Entry]:

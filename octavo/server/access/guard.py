@@ -19,8 +19,8 @@ from octavo.server.errors import Kind, error_body, json_response
 OPEN = frozenset({"/health", "/ping"})
 METRICS = "/metrics"
 STATS = frozenset({"/stats", "/stats/blocks", "/stats/stream"})
-"""They tell of every tenant's requests: with a key for metrics, that key opens them and no other;
-without one, any key does, unless tenants' caches are kept apart."""
+"""They tell of every tenant's requests: an admin's key opens them, and a key for metrics if there
+is one; without that, any key does, unless tenants' caches are kept apart."""
 _FREE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """They ask for no work: limits do not apply to them."""
 _REALM = 'Bearer realm="octavo"'
@@ -54,10 +54,16 @@ class Guard:
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._access.hides_metrics:
             presented = _presented(scope)
-            if presented.key is None or not self._access.opens_metrics(presented.key):
+            if presented.key is None or not self._opens(presented.key, route_path(scope)):
                 await _unauthorized(presented)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _opens(self, key: bytes, path: str) -> bool:
+        """Whether a key opens what there is a key for metrics for."""
+        account = self._access.account(key) if path in STATS else None
+        is_admin = account is not None and account.principal.is_admin
+        return is_admin or self._access.opens_metrics(key)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         presented = _presented(scope)
@@ -67,7 +73,8 @@ class Guard:
             return
         state = scope.setdefault("state", {})
         state["account"], state["principal"] = account, account.principal
-        if self._access.isolates_caches and route_path(scope) in STATS:
+        is_foreign = self._access.isolates_caches and not account.principal.is_admin
+        if is_foreign and route_path(scope) in STATS:
             await _forbidden()(scope, receive, send)
             return
         if scope["method"] in _FREE_METHODS:
@@ -132,7 +139,7 @@ def _forbidden() -> Response:
     kind = Kind(403, "invalid_request_error", "forbidden")
     text = (
         "this tells of other tenants' requests, and caches are kept apart here (cache_isolation is "
-        "key): start the server with --metrics-key, and use that key"
+        "key): use the key of an admin, or start the server with --metrics-key and use that key"
     )
     return json_response(error_body(text, kind), kind.status)
 

@@ -6,6 +6,7 @@
     sk-4f1c                                     a key without a name
     alice:sk-7d20                               a key with a name
     bob:sk-93aa  tokens_per_minute=20000 max_concurrency=none   limits of its own
+    ops:sk-11c2  admin                          may see and abort everybody's requests
 
 Words are separated by spaces; a word that begins with # ends the line. Several keys may have one
 name, so that a key can be replaced without a gap; whoever holds any of them is the same tenant. A
@@ -48,6 +49,7 @@ class KeyLimits:
 
 
 _OPTIONS = tuple(KeyLimits.__dataclass_fields__)
+_ADMIN = "admin"
 
 
 class Entry(NamedTuple):
@@ -58,6 +60,8 @@ class Entry(NamedTuple):
     limits: KeyLimits
     where: str
     """Its place, for errors."""
+    is_admin: bool = False
+    """Whether it may see and abort the requests of others."""
 
 
 def single(key: str, where: str, limits: KeyLimits) -> Entry:
@@ -89,7 +93,8 @@ def parse(text: str, source: str, defaults: KeyLimits) -> Iterator[Entry]:
                 "and . _ @ -, and give a name to a key that has a colon in it"
             )
         _check_key(key, where)
-        yield Entry(key, name, _limits(words[1:], where, defaults), where)
+        limits = _limits(words[1:], where, defaults)
+        yield Entry(key, name, limits, where, is_admin=_ADMIN in words[1:])
 
 
 def _words(line: str) -> list[str]:
@@ -107,11 +112,13 @@ def _check_key(key: str, where: str) -> None:
 def _limits(words: list[str], where: str, defaults: KeyLimits) -> KeyLimits:
     values: dict[str, int | None] = {}
     for number, word in enumerate(words, 2):
+        if word == _ADMIN:
+            continue
         name, _, value = word.partition("=")
         if name not in _OPTIONS or not (value == "none" or _COUNT.fullmatch(value)):
             raise ConfigError(
                 f"{where}: word {number} is no limit: after a key come {', '.join(_OPTIONS)}, each "
-                "with = and a whole number of 1 or more, or none"
+                f"with = and a whole number of 1 or more, or none; or the word {_ADMIN}"
             )
         if name in values:
             raise ConfigError(f"{where}: {name} stands there twice")

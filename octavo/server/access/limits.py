@@ -71,6 +71,8 @@ class Principal:
 
     name: str
     """The name of its API key; of a key without one, a name that only this process knows it by."""
+    is_admin: bool = False
+    """Whether it may see and abort the requests of others."""
 
 
 class Refusal(NamedTuple):
@@ -84,13 +86,19 @@ class Refusal(NamedTuple):
 class Account:
     """One tenant: whom it is, what it may use, and what it uses now."""
 
-    def __init__(self, name: str, limits: KeyLimits, clock: Clock) -> None:
-        self.principal = Principal(name)
+    def __init__(
+        self, name: str, limits: KeyLimits, clock: Clock, *, is_admin: bool = False
+    ) -> None:
+        self.principal = Principal(name, is_admin)
         self.num_in_flight = 0
         self._clock = clock
         self._requests: Bucket | None = None
         self._tokens: Bucket | None = None
         self.set_limits(limits)
+
+    def set_admin(self, is_admin: bool) -> None:
+        """Whether it may see and abort the requests of others, from now on."""
+        self.principal = Principal(self.principal.name, is_admin)
 
     def set_limits(self, limits: KeyLimits) -> None:
         """From now on; what has been used is not forgotten."""

@@ -5,13 +5,14 @@ Endpoints get it from `octavo.server.state.state_of` in place of the engine, and
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, TypeAlias, cast
 
 from octavo.core.errors import EngineDead, EngineDraining, RequestError
 from octavo.core.params import SamplingParams
-from octavo.core.types import TokenId
+from octavo.core.types import RequestId, TokenId
 from octavo.front.async_engine import AsyncEngine
 from octavo.front.outputs import CompletionDelta, RequestOutput
 from octavo.server.access.limits import Account
@@ -20,11 +21,24 @@ _Stream: TypeAlias = AsyncGenerator[list[CompletionDelta], None]
 
 
 class TenantEngine:
-    """Answers whatever an `AsyncEngine` answers; requests are those of ``account``."""
+    """Answers whatever an `AsyncEngine` answers; requests are those of ``account``.
 
-    def __init__(self, engine: AsyncEngine, account: Account, *, isolates_caches: bool) -> None:
+    Args:
+        owners: names of accounts by request id; this account's are entered while they are in
+            flight.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        account: Account,
+        owners: dict[RequestId, str],
+        *,
+        isolates_caches: bool,
+    ) -> None:
         self._engine = engine
         self._account = account
+        self._owners = owners
         self._isolates_caches = isolates_caches
 
     def __getattr__(self, name: str) -> Any:
@@ -35,10 +49,9 @@ class TenantEngine:
         self, prompt_token_ids: Sequence[TokenId], params: SamplingParams, **options: Any
     ) -> AsyncGenerator[list[CompletionDelta], None]:
         """See `AsyncEngine.generate`."""
-        with self._charged(len(prompt_token_ids)) as bill:
-            stream = self._engine.generate(
-                prompt_token_ids, params, **self._own(options), on_tokens=bill.add
-            )
+        own = self._own(options)
+        with self._owned(own["request_id"]), self._charged(len(prompt_token_ids)) as bill:
+            stream = self._engine.generate(prompt_token_ids, params, **own, on_tokens=bill.add)
             async with aclosing(cast(_Stream, stream)) as deltas:
                 async for news in deltas:
                     yield news
@@ -47,17 +60,28 @@ class TenantEngine:
         self, prompt_token_ids: Sequence[TokenId], params: SamplingParams, **options: Any
     ) -> RequestOutput:
         """See `AsyncEngine.complete`."""
-        with self._charged(len(prompt_token_ids)) as bill:
-            return await self._engine.complete(
-                prompt_token_ids, params, **self._own(options), on_tokens=bill.add
-            )
+        own = self._own(options)
+        with self._owned(own["request_id"]), self._charged(len(prompt_token_ids)) as bill:
+            return await self._engine.complete(prompt_token_ids, params, **own, on_tokens=bill.add)
 
     def _own(self, options: dict[str, Any]) -> dict[str, Any]:
+        options = {**options, "request_id": options.get("request_id") or uuid.uuid4().hex}
         if not self._isolates_caches:
             return options
         # No name has a line end, so that no salt of one tenant can look like that of another.
         salt = f"{self._account.principal.name}\n{options.get('cache_salt') or ''}"
         return {**options, "cache_salt": salt}
+
+    @contextmanager
+    def _owned(self, request_id: RequestId) -> Iterator[None]:
+        if request_id in self._owners:  # the engine will refuse it
+            yield
+            return
+        self._owners[request_id] = self._account.principal.name
+        try:
+            yield
+        finally:
+            del self._owners[request_id]
 
     @contextmanager
     def _charged(self, num_prompt_tokens: int) -> Iterator[_Bill]:

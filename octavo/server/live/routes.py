@@ -57,6 +57,9 @@ class _Description:
         for name in ("queue_s", "first_token_s", "inter_token_s"):
             if shown[name] is not None:
                 shown[name] = round(shown[name], 5)
+        owner = self._state.owners.get(row.id.partition("#")[0])
+        if owner is not None:
+            shown["client"] = owner
         shown["arrived_s"] = round(self._arrivals[row.id], 3)
         if row.prompt_head:
             shown["prompt_head"] = self._text(row.prompt_head)

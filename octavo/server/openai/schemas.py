@@ -200,6 +200,9 @@ class SamplingBody(_Body):
     structured_outputs: StructuredOutputs | None = None
     bad_words: list[str] | None = None
     prompt_logprobs: int | None = None
+    speculative: bool | None = Field(
+        None, description="False: do not guess ahead. The tokens are the same either way."
+    )
     priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)
     cache_salt: str | None = None
     timeout: float | None = Field(
