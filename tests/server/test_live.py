@@ -272,8 +272,9 @@ async def test_it_says_whose_requests_they_are(tokenizer: Tokenizer) -> None:
     async with whole_server(tokenizer, SLOW, config=guarded()) as whole:
         whole.http.headers["Authorization"] = "Bearer k"
         async with reader(hub_of(whole)) as r:
+            await r.take()
             task = completion(whole, n=2)
-            await r.until(lambda state: state["requests"]["open"] == 1)
+            await r.until(lambda state: len(state["requests"]["rows"]) == 2)
             clients = {row["client"] for row in r.rows.values()}
             assert len(clients) == 1 and clients.pop().startswith("key-")
             task.cancel()
