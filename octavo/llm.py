@@ -176,7 +176,7 @@ class LLM:
         Raises:
             RequestError: the prompt or a parameter cannot be served.
         """
-        params = sampling_params or self.default_sampling_params()
+        params = _checked(sampling_params or self.default_sampling_params())
         request_id = self._add(prompt, params, priority=0, cache_salt="")
         try:
             while not self._outputs.is_finished(request_id):
@@ -211,7 +211,9 @@ class LLM:
     ) -> list[SamplingParams]:
         if given is None:
             given = self.default_sampling_params()
-        params = [given] * len(batch) if isinstance(given, SamplingParams) else list(given)
+        if not isinstance(given, Sequence):
+            given = [given] * len(batch)
+        params = [_checked(item) for item in given]
         if len(params) != len(batch):
             raise InvalidParameter(
                 f"sampling_params has {len(params)} items for {len(batch)} prompts",
@@ -290,6 +292,15 @@ def encode_prompt(
             param="prompt",
         )
     return None, ids
+
+
+def _checked(params: Any) -> SamplingParams:
+    if isinstance(params, SamplingParams):
+        return params
+    remedy = "SamplingParams(**it)" if isinstance(params, Mapping) else "SamplingParams"
+    raise InvalidParameter(
+        f"sampling_params is a {type(params).__name__}: use {remedy}", param="sampling_params"
+    )
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -376,14 +387,15 @@ class AsyncLLM:
     ) -> AsyncIterator[list[CompletionDelta]]:
         """Streams the completions of a prompt; ``options`` as for `AsyncEngine.generate`."""
         _, token_ids = encode_prompt(prompt, self.tokenizer, self.engine.info.spec.vocab_size)
-        return self.engine.generate(token_ids, params or self.default_sampling_params(), **options)
+        params = _checked(params or self.default_sampling_params())
+        return self.engine.generate(token_ids, params, **options)
 
     async def complete(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
     ) -> RequestOutput:
         """The completions of a prompt, whole."""
         _, token_ids = encode_prompt(prompt, self.tokenizer, self.engine.info.spec.vocab_size)
-        params = params or self.default_sampling_params()
+        params = _checked(params or self.default_sampling_params())
         return await self.engine.complete(token_ids, params, **options)
 
     async def chat(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
 
 if TYPE_CHECKING:
     from octavo.core.info import EngineInfo
@@ -58,7 +57,7 @@ class Announcer:
         if self._is_json:
             logger.info("%s", "; ".join(f"{what}: {amount}" for what, amount in rows))
             return
-        table = Table(show_header=False, box=None, pad_edge=False)
-        for what, amount in rows:
-            table.add_row(what, amount)
-        self._console.print(table)
+        width = max(len(what) for what, _ in rows)
+        for what, amount in rows:  # a table would fill its last column with blanks
+            line = f"{what:<{width}}  {amount}".rstrip()
+            self._console.print(line, soft_wrap=True, markup=False)

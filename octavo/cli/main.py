@@ -31,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((word for word in arguments if word in COMMANDS), None)
     for name, summary in COMMANDS.items():
-        sub = subparsers.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        sub = subparsers.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
         if name == chosen:  # the others' imports and flags would only cost time
             module = import_module(f"octavo.cli.{name}")
             module.add_arguments(sub)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from octavo.core.config import CacheConfig
 from octavo.core.errors import CapacityError
@@ -24,6 +25,12 @@ class MemoryUse:
     """Peak of temporary tensors in a step of the largest size."""
     other_bytes: int = 0
     """Other processes on a GPU; interpreter and libraries on a CPU."""
+
+    @property
+    def free_bytes(self) -> int:
+        """What a KV cache could have at most."""
+        spent = self.weight_bytes + self.activation_bytes + self.other_bytes
+        return max(0, self.total_bytes - spent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +98,9 @@ def plan_cache(
         draft_bytes_per_token: K and V of a draft model that shares the block tables.
 
     Raises:
-        CapacityError: not even one request of ``max_model_len`` fits; the message holds the ledger
-            and the settings that would make it fit.
+        CapacityError: not even one request of ``max_model_len`` fits, or the machine has not the
+            memory for as much cache as was asked for; the message holds the ledger and the settings
+            that would make it fit.
     """
     bytes_per_token = spec.kv_bytes_per_token(kv_dtype) + draft_bytes_per_token
     bytes_per_block = bytes_per_token * config.block_size
@@ -114,16 +122,62 @@ def plan_cache(
         memory=memory,
     )
     if num_blocks < 1 or plan.max_model_len > capacity:
-        raise CapacityError(_does_not_fit(plan, capacity))
+        raise CapacityError(_too_few_blocks(plan, config))
+    if plan.cache_bytes > memory.free_bytes:
+        raise CapacityError(_too_many_blocks(plan, config))
     return plan
 
 
-def _does_not_fit(plan: CachePlan, capacity: int) -> str:
-    needed = -(-max(plan.max_model_len, 1) // plan.block_size) * plan.bytes_per_block
-    ledger = "\n".join(f"  {what:<22} {amount}" for what, amount in plan.ledger())
+def _too_few_blocks(plan: CachePlan, config: CacheConfig) -> str:
+    """Why not even one request fits, and the settings that would change it."""
+    longest = max(plan.max_model_len, 1)
+    wanted = -(-longest // plan.block_size)
+    wanted_bytes = wanted * plan.bytes_per_block
+    advice = []
+    if plan.num_tokens:
+        advice.append(f"lower max_model_len to {plan.num_tokens:,} or less (or 'auto')")
+    if config.num_blocks is not None:
+        advice.append(f"raise num_blocks (now {config.num_blocks:,}) to {wanted:,} or more")
+    elif config.kv_cache_memory is not None:
+        now = f"{config.kv_cache_memory:,} bytes"
+        advice.append(f"raise kv_cache_memory (now {now}) to {wanted_bytes:,} or more")
+    else:
+        advice.append(f"raise memory_utilization (now {plan.utilization:g})")
+    if config.num_blocks is None:
+        advice.append("use a smaller kv_cache_dtype")
+    what = f"one request of max_model_len {longest:,}" if plan.num_tokens else "a single block"
     return (
-        f"the KV cache holds {capacity:,} tokens, but one request of max_model_len "
-        f"{plan.max_model_len:,} needs {_gib(needed)}:\n{ledger}\n"
-        f"Lower max_model_len to {capacity:,} or less (or 'auto'), raise memory_utilization "
-        f"(now {plan.utilization:g}), or use a smaller kv_cache_dtype."
+        f"the KV cache holds {plan.num_tokens:,} tokens, but {what} needs "
+        f"{_gib(wanted_bytes)}:\n{_table(plan)}\n{_sentence(advice)}"
     )
+
+
+def _too_many_blocks(plan: CachePlan, config: CacheConfig) -> str:
+    """Why the machine cannot hold as many blocks as were asked for."""
+    name, memory = _explicit(config), plan.memory
+    most = memory.free_bytes // plan.bytes_per_block
+    limit = f"{most:,}" if name == "num_blocks" else f"{most * plan.bytes_per_block:,} bytes"
+    advice = [f"lower {name} to {limit} or less", f"leave {name} out"]
+    if not most:
+        advice = ["use a smaller model, or a machine with more memory"]
+    return (
+        f"{name} asks for a KV cache of {_gib(plan.cache_bytes)} ({plan.num_blocks:,} blocks), but "
+        f"of this machine's {_gib(memory.total_bytes)} only {_gib(memory.free_bytes)} are left for "
+        f"it:\n{_table(plan)}\n{_sentence(advice)}"
+    )
+
+
+def _explicit(config: CacheConfig) -> Literal["num_blocks", "kv_cache_memory"] | None:
+    """The setting that gives the cache's size outright."""
+    if config.num_blocks is not None:
+        return "num_blocks"
+    return None if config.kv_cache_memory is None else "kv_cache_memory"
+
+
+def _table(plan: CachePlan) -> str:
+    return "\n".join(f"  {what:<22} {amount}" for what, amount in plan.ledger())
+
+
+def _sentence(advice: list[str]) -> str:
+    text = ", or ".join(advice)
+    return f"{text[0].upper()}{text[1:]}."

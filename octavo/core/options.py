@@ -10,11 +10,15 @@ import ast
 import difflib
 import inspect
 import itertools
+import os
+import re
 import textwrap
+import types
+import typing
 from collections.abc import Iterator
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from octavo.core.errors import ConfigError
 
@@ -27,11 +31,40 @@ ALIASES = {
 }
 """Names that users of other engines know, and ours."""
 
+SIZE_FIELDS = frozenset({"kv_cache_memory", "max_header_bytes", "max_request_bytes"})
+"""Fields in bytes, for which ``4GiB`` may be written."""
+
+_JSON_FIELDS = frozenset({"speculative_config"})
+"""Fields with a JSON object as text, for which a dictionary may be given."""
+
+_KINDS: dict[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple: "a list",
+}
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?", re.IGNORECASE)
+
 
 def require(condition: bool, message: str) -> None:
     """Raises `ConfigError` with the message unless the condition holds."""
     if not condition:
         raise ConfigError(message)
+
+
+def parse_size(text: str) -> int:
+    """Bytes in ``123``, ``512M``, ``4GiB`` or ``1.5g``; units are powers of 1,024.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    require(match is not None, f"{text!r} is not a size: write 4GiB, 512M or bytes")
+    assert match is not None  # noqa: S101 - checked above
+    return int(float(match["number"]) * _UNITS[match["unit"].upper()])
 
 
 @cache
@@ -67,6 +100,7 @@ def part_fields(part: type) -> Iterator[tuple[Field[Any], Any, str]]:
 def split_options(composed: type, options: dict[str, object]) -> dict[str, Any]:
     """Groups flat options by the part that owns each name, and builds the parts."""
     owner = {item.name: name for name, part in parts(composed) for item in fields(part)}
+    hints = {item.name: hint for _, part in parts(composed) for item, hint, _ in part_fields(part)}
     grouped: dict[str, dict[str, object]] = {name: {} for name, _ in parts(composed)}
     for given, value in options.items():
         name = ALIASES.get(given, given)
@@ -75,5 +109,46 @@ def split_options(composed: type, options: dict[str, object]) -> dict[str, Any]:
             close = difflib.get_close_matches(name, known, n=3)
             hint = f": did you mean {', '.join(close)}?" if close else ""
             raise ConfigError(f"unknown option {given!r}{hint}")
-        grouped[owner[name]][name] = value
+        grouped[owner[name]][name] = _converted(name, hints[name], value)
     return {name: part(**grouped[name]) for name, part in parts(composed)}
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """The types that a value of type ``hint`` may have."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
+
+
+def words(hint: Any) -> list[str]:
+    """The strings that a value of type ``hint`` may be, if it may not be any."""
+    literals = [member for member in members(hint) if typing.get_origin(member) is Literal]
+    return [word for literal in literals for word in typing.get_args(literal)]
+
+
+def _converted(name: str, hint: Any, value: Any) -> Any:
+    """A value as its field holds it: sizes may be text, paths need not be, lists become tuples.
+
+    Raises:
+        ConfigError: it is of another type, or none of the words that the field knows.
+    """
+    kinds = [typing.get_origin(member) or member for member in members(hint)]
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if name in SIZE_FIELDS and isinstance(value, str):
+        return parse_size(value)
+    if name in _JSON_FIELDS and isinstance(value, dict):
+        return value
+    if tuple in kinds and isinstance(value, list | tuple):
+        return tuple(value)
+    if isinstance(value, bool):
+        is_right = bool in kinds
+    elif isinstance(value, str):
+        is_right = str in kinds or value in words(hint)
+    else:
+        is_right = type(value) in kinds or (type(value) is int and float in kinds)
+    if is_right or (value is None and type(None) in kinds):
+        return value
+    choices = [*words(hint), *(_KINDS[kind] for kind in kinds if kind in _KINDS)]
+    if name in SIZE_FIELDS:
+        choices.append("a size such as 4GiB")
+    raise ConfigError(f"{name} is {value!r:.60}: use {' or '.join(choices)}")

@@ -196,8 +196,8 @@ class AsyncEngine:
         """Yields what has come since the last time, until all ``params.n`` completions ended.
 
         Closing the iterator, or cancelling the task that waits in it, aborts the request. All that
-        has been generated until then was told to ``on_tokens``, a number of tokens at a time;
-        ``on_end`` is told once what became of the request.
+        has been generated until then was told to ``on_tokens``, a number of tokens at a time, and 0
+        when the prompt began to be computed; ``on_end`` is told once what became of the request.
 
         Raises:
             RequestError: the request cannot be served; raised by the first step.

@@ -98,6 +98,7 @@ class InFlight:
             elif delta.queue_s is not None:
                 self._metrics.observe_queue(delta.queue_s)
                 self.waiting.leave(delta.request_id, has_begun=True)
+                self._begin(delta.request_id)
         processed = self._outputs.process(message.deltas, now)
         self._deliver(processed, now)
         return self._are_ending(processed.aborts)
@@ -153,6 +154,12 @@ class InFlight:
             kind = getattr(errors, delta.error_kind or "", RequestError)
             self._outputs.abort(delta.request_id)
             stream.fail(kind(delta.error or "refused", param=delta.error_param))
+
+    def _begin(self, request_id: RequestId) -> None:
+        """The engine computes the prompt; other completions of it are known by other names."""
+        stream = self._streams.get(request_id)
+        if stream is not None and stream.on_tokens is not None:
+            stream.on_tokens(0)
 
     def _deliver(self, processed: Processed, now: float) -> None:
         for name, deltas in processed.deltas.items():

@@ -17,6 +17,19 @@ from octavo.core.errors import ModelLoadError
 Default = TypeVar("Default")
 
 _TOO_LARGE = 2**1000
+_LFS_POINTER = b"version https://git-lfs"
+
+
+def _cause(path: Path, error: Exception) -> str:
+    """What is wrong with a file, and what to do about it."""
+    if isinstance(error, OSError):
+        return str(error)
+    content = path.read_bytes()
+    if not content.strip():
+        return "it is empty; fetch it again"
+    if content.startswith(_LFS_POINTER):
+        return "it is a pointer of Git LFS, not the file itself; run git lfs pull"
+    return f"{error}. It is truncated or damaged ({len(content):,} bytes); fetch it again"
 
 
 class Fields:
@@ -42,7 +55,7 @@ class Fields:
         except FileNotFoundError:
             raise ModelLoadError(f"{path} is missing") from None
         except (OSError, ValueError, RecursionError) as error:
-            raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from error
+            raise ModelLoadError(f"{path} cannot be read as JSON: {_cause(path, error)}") from error
         if not isinstance(values, dict):
             raise ModelLoadError(f"{path} holds a JSON {type(values).__name__}, expected an object")
         return cls(values, path)

@@ -30,6 +30,22 @@ _WANTED = {
     "string_type": "use a string",
     "string_unicode": "use text without lone surrogates",
 }
+_LIMITS = {
+    "greater_than": "use more than {gt:g}",
+    "greater_than_equal": "use {ge} or more",
+    "int_from_float": "use a whole number",
+    "int_parsing_size": "use a smaller number",
+    "less_than": "use less than {lt:g}",
+    "less_than_equal": "use {le:.15g} or less",
+    "literal_error": "use {expected}",
+    "string_pattern_mismatch": "use text that matches {pattern}",
+    "string_too_long": "use {max_length} characters at most",
+    "string_too_short": "use {min_length} characters or more",
+    "too_long": "use {max_length} items at most",
+    "too_short": "use {min_length} items or more",
+}
+"""With what pydantic tells of the limit."""
+
 _SHOWN_CHARACTERS = 60
 
 
@@ -44,7 +60,8 @@ def complaint(error: RequestValidationError) -> RequestError:
         name = ".".join(part for part in (where, context["name"]) if part)
         raised = UnknownParameter if kind == _UNKNOWN else UnsupportedParameter
         return raised(f"{name} {context['what']}", param=name)
-    wanted = _WANTED.get(kind) or problem["msg"]
+    limit = _LIMITS.get(kind)
+    wanted = limit.format(**context) if limit else _WANTED.get(kind) or problem["msg"]
     return InvalidParameter(
         f"{where or 'the body'} is {_shown(problem.get('input'))}: {wanted}", param=where or None
     )

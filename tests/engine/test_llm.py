@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.checkpoints import VOCAB_SIZE
@@ -168,3 +169,14 @@ def test_async_llm(tiny_model) -> None:
             assert len({answer.outputs[0].text for answer in answers}) == 1
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, [{"max_tokens": 3}], 7, "greedy"])
+def test_parameters_of_another_type_are_refused(make_llm: Make, params: Any) -> None:
+    llm = make_llm()
+    with pytest.raises(InvalidParameter, match="SamplingParams") as caught:
+        llm.generate("ab", params, progress=False)
+    assert caught.value.param == "sampling_params"
+    if isinstance(params, dict):
+        with pytest.raises(InvalidParameter, match=r"is a dict: use SamplingParams\(\*\*it\)"):
+            next(llm.stream("ab", params))  # type: ignore[arg-type]

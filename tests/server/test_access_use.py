@@ -124,6 +124,21 @@ def test_only_what_was_computed_is_charged(within: Within, fate: str, stream: bo
     within(scenario, script, config=config, clock=Clock())
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("begins", [True, False])
+def test_what_never_left_the_line_costs_nothing(within: Within, begins: bool, stream: bool) -> None:
+    async def scenario(client: Client) -> None:
+        account = client.parts.state.access.account(KEY.encode())
+        sent = {**BODY, "prompt": [5, 6, 7, 8], "max_tokens": 50, "timeout": 0.3, "stream": stream}
+        answer = await client.http.post(COMPLETIONS, json=sent, headers=BEARER)
+        assert "request_timeout" in answer.text
+        assert account.num_in_flight == 0
+        assert tokens_of(account) == 1000 if not begins else 950 <= tokens_of(account) < 996
+
+    config = limited(tokens_per_minute_per_key=1000)
+    within(scenario, Script(step_s=0.05 if begins else 30), config=config, clock=Clock())
+
+
 def test_a_debt_has_to_be_paid(within: Within) -> None:
     clock = Clock()
 

@@ -341,6 +341,26 @@ def test_routes_that_do_not_exist(within: Within) -> None:
     within(scenario)
 
 
+RANGES = [
+    ("priority", 2**31, "priority is 2147483648: use 2147483647 or less"),
+    ("priority", -(2**31) - 1, "use -2147483648 or more"),
+    ("priority", BIG, "use 2147483647 or less"),
+    ("timeout", 0, "timeout is 0: use more than 0"),
+    ("timeout", 1e9, "use 86400 or less"),
+    ("response_format", {"type": "xml"}, "use 'text', 'json_object' or 'json_schema'"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "words"), RANGES)
+def test_limits_are_told_in_our_words(within: Within, name: str, value: Any, words: str) -> None:
+    async def scenario(client: Client) -> None:
+        error = await client.refused(COMPLETIONS, {"prompt": "a", name: value})
+        assert words in error["message"] and "Input should" not in error["message"]
+        assert error["param"].startswith(name)
+
+    within(scenario)
+
+
 def test_a_priority_that_would_not_count(within: Within) -> None:
     async def scenario(client: Client) -> None:
         engine = client.parts.state.engine

@@ -2,7 +2,8 @@
 
 A bucket holds a minute's worth, and fills at a steady rate. Nothing is reserved: requests are
 charged as they are admitted, and tokens as they are computed, so that a bucket may go below zero;
-then the tenant waits until the debt is paid. Clients that leave have paid for what they got.
+then the tenant waits until the debt is paid. Clients that leave have paid for what they got, and
+get back what they paid for a prompt that was never begun.
 """
 
 from __future__ import annotations

@@ -87,24 +87,31 @@ class TenantEngine:
     def _charged(self, num_prompt_tokens: int) -> Iterator[_Bill]:
         bill = _Bill(self._account)
         self._account.charge(num_prompt_tokens)
+        is_lost = False
         try:
             yield bill
         except (RequestError, EngineDraining, EngineDead):
-            if not bill.num_tokens:  # refused, or lost; what a deadline cut short was computed
-                self._account.charge(-num_prompt_tokens)
+            is_lost = not bill.num_tokens
             raise
+        finally:
+            # What never left the line cost nothing, whoever gave up; what a deadline or a client
+            # cut short was computed.
+            if is_lost or not bill.has_begun:
+                self._account.charge(-num_prompt_tokens)
 
 
 class _Bill:
     """Generated tokens of one request."""
 
-    __slots__ = ("_account", "num_tokens")
+    __slots__ = ("_account", "has_begun", "num_tokens")
 
     def __init__(self, account: Account) -> None:
         self._account = account
+        self.has_begun = False
         self.num_tokens = 0
 
     def add(self, num_tokens: int) -> None:
-        """So many more have been generated."""
+        """So many more have been generated; 0 for a prompt that begins to be computed."""
+        self.has_begun = True
         self.num_tokens += num_tokens
         self._account.charge(num_tokens)

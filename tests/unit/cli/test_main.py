@@ -37,7 +37,15 @@ def test_each_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as caught:
         main([*words, "--help"])
     assert caught.value.code == 0
-    assert "--max-model-len" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "--max-model-len" in out and "``" not in out and ".:\n" not in out
+
+
+def test_help_keeps_the_capitals_of_names(capsys):
+    for command, name in (("serve", "OpenAI API"), ("generate", "JSON-lines"), ("batch", "OpenAI")):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert name in capsys.readouterr().out
 
 
 def test_version(capsys):

@@ -4,10 +4,10 @@ import argparse
 
 import pytest
 
-from octavo.cli.options import add_config_options, given_options, parse_size
+from octavo.cli.options import add_config_options, given_options
 from octavo.cli.sampling import ENGINE_PARTS
 from octavo.cli.serve import SERVER_PARTS
-from octavo.core.options import field_docs, part_fields
+from octavo.core.options import field_docs, parse_size, part_fields
 
 PARTS = (*ENGINE_PARTS, *SERVER_PARTS)
 
@@ -26,7 +26,9 @@ def test_every_field_has_a_flag_with_its_sentence(parser):
             action = flags[f"--{item.name.replace('_', '-')}"]
             assert action.help.startswith(field_docs(part)[item.name].replace("%", "%%"))
     assert flags["--gpu-memory-utilization"] is flags["--memory-utilization"]
-    assert "KV blocks" in parser.format_help()
+    text = parser.format_help()
+    assert "KV blocks" in text and "\nThe paged KV cache:\n" in text
+    assert ".:" not in text and "``" not in text
 
 
 def test_only_what_was_given_comes_back(parser):

@@ -24,12 +24,12 @@ MEMORY = MemoryUse(
 PER_TOKEN = 2 * 4 * 2 * 16 * 2  # K and V, layers, KV heads, head size, bytes
 
 
-def plan(max_model_len=1024, **cache):
+def plan(max_model_len=1024, memory=MEMORY, **cache):
     return plan_cache(
         SPEC,
         CacheConfig(**cache),
         "bfloat16",
-        MEMORY,
+        memory,
         default_utilization=0.5,
         max_model_len=max_model_len,
     )
@@ -63,10 +63,40 @@ def test_how_many_requests_fit():
     assert ledger["requests of 1,024"] == "2.0" and ledger["requests of 500"] == "4.0"
 
 
-@pytest.mark.parametrize("cache", [{"num_blocks": 63}, {"memory_utilization": 0.1}])
-def test_what_does_not_fit_is_told_with_the_ledger_and_the_remedy(cache):
+def refusal(**cache) -> str:
     with pytest.raises(CapacityError) as caught:
         plan(**cache)
-    text = str(caught.value)
-    for part in ("max_model_len 1,024", "weights", "0.10 GiB", "memory_utilization", "Lower"):
-        assert part in text
+    return str(caught.value)
+
+
+def test_what_does_not_fit_is_told_with_the_ledger_and_the_remedy():
+    text = refusal(memory_utilization=0.1)
+    for part in ("single block", "weights", "0.10 GiB", "raise memory_utilization (now 0.1)"):
+        assert part.lower() in text.lower()
+    assert "lower max_model_len" not in text.lower()
+    text = refusal(memory_utilization=0.1, max_model_len=None)
+    assert "single block" in text and "Raise memory_utilization" in text
+
+
+def test_the_advice_is_about_the_setting_that_was_given():
+    text = refusal(num_blocks=63)
+    assert "max_model_len 1,024" in text and "Lower max_model_len to 1,008 or less" in text
+    assert "raise num_blocks (now 63) to 64 or more." in text and "memory_utilization" not in text
+    text = refusal(kv_cache_memory=63 * 16 * PER_TOKEN)
+    assert f"to {64 * 16 * PER_TOKEN:,} or more" in text and "memory_utilization" not in text
+    assert plan(num_blocks=64) and plan(kv_cache_memory=64 * 16 * PER_TOKEN)
+    text = refusal(kv_cache_memory=100)
+    assert "(now 100 bytes)" in text and "ower max_model_len" not in text
+
+
+def test_more_than_the_machine_has_is_refused():
+    most = (GIB - (160 << 20)) // (16 * PER_TOKEN)
+    assert plan(num_blocks=most).num_blocks == most
+    text = refusal(num_blocks=most + 1)
+    assert "num_blocks asks for a KV cache of 0.84 GiB" in text and "weights" in text
+    assert f"Lower num_blocks to {most:,} or less, or leave num_blocks out." in text
+    text = refusal(kv_cache_memory=10**15)
+    assert f"Lower kv_cache_memory to {most * 16 * PER_TOKEN:,} bytes or less" in text
+    crowded = MemoryUse(total_bytes=GIB, weight_bytes=2 * GIB, activation_bytes=0)
+    with pytest.raises(CapacityError, match="smaller model"):
+        plan(num_blocks=64, memory=crowded)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from octavo.core import env
@@ -74,3 +77,30 @@ def test_environment(monkeypatch):
         monkeypatch.setenv(name, "maybe")
         with pytest.raises(ConfigError, match=name):
             read()
+
+
+def test_options_are_of_their_fields_types():
+    made = EngineConfig.from_options(kv_cache_memory="512M", seed=3, model=Path("a/b"))
+    assert (made.cache.kv_cache_memory, made.model.model) == (512 << 20, "a/b")
+    assert EngineConfig.from_options(memory_utilization=1).cache.memory_utilization == 1
+    assert EngineConfig.from_options(max_model_len="auto").model.max_model_len == "auto"
+    assert EngineConfig.from_options(speculative_config={"method": "ngram"}).speculation.parsed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kv_cache_memory": "much"}, "'much' is not a size"),
+        ({"kv_cache_memory": 1.5}, "kv_cache_memory is 1.5: use a whole number or a size"),
+        ({"num_blocks": "64"}, "num_blocks is '64': use a whole number"),
+        ({"num_blocks": True}, "num_blocks is True"),
+        ({"memory_utilization": "0.5"}, "memory_utilization is '0.5': use a number"),
+        ({"dtype": "fp16"}, "dtype is 'fp16': use auto or float32 or bfloat16"),
+        ({"enable_prefix_caching": 1}, "enable_prefix_caching is 1: use True or False"),
+        ({"max_model_len": "longest"}, "max_model_len is 'longest': use auto or a whole number"),
+        ({"model": None}, "model is None: use text"),
+    ],
+)
+def test_options_of_other_types_are_refused_by_name(options, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        EngineConfig.from_options(**options)
