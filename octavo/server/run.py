@@ -146,6 +146,12 @@ class _Server(uvicorn.Server):
     def capture_signals(self):  # type: ignore[no-untyped-def]
         yield
 
+    async def abandon_connections(self) -> None:
+        """Closes those whose clients do not take what is still there for them."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # the loop closes them in its next round
+
 
 async def serve(
     app: FastAPI,
@@ -193,6 +199,7 @@ async def serve(
         await engine.shutdown()
         server.should_exit = True
         await running
+        await server.abandon_connections()
         if failure is not None:
             raise failure
     finally:

@@ -92,7 +92,7 @@ def test_any_order_of_arrival(make_llm: Make, params: SamplingParams, alone) -> 
     assert outputs == [alone[i] for i in order]
 
 
-@pytest.mark.parametrize("block_size", [8, 32])
+@pytest.mark.parametrize("block_size", [16, 32, 64])
 def test_any_block_size(make_llm: Make, params: SamplingParams, alone, block_size: int) -> None:
     assert tokens(make_llm(block_size=block_size), PROMPTS, params) == alone
 

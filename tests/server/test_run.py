@@ -54,6 +54,8 @@ def running(
     async def main() -> None:
         config = ServerConfig(port=0, drain_timeout_s=timeout_s)
         sock = run.bind(config)
+        # Small, so that a client that does not read is felt soon; connections inherit it.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         address = f"http://127.0.0.1:{sock.getsockname()[1]}"
         async with served(
             script, tokenizer=tokenizer, config=config, max_model_len=10_000
@@ -146,7 +148,7 @@ def test_a_client_that_never_reads_does_not_hold_the_server(
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect((where.host, where.port))
-        raw = b'{"prompt": "ab", "max_tokens": 9990, "stream": true}'
+        raw = b'{"prompt": "ab", "max_tokens": 9990, "logprobs": 5, "stream": true}'
         sock.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             + f"Content-Length: {len(raw)}\r\n\r\n".encode()
