@@ -1,7 +1,8 @@
 """Size budget: keeps files and functions small enough to read.
 
-Limits: files of 500 lines, functions of 60 lines and 8 parameters, 100 columns, and a ceiling for
-the package as a whole. Prints the largest files, and every breach; exits 1 if there is one.
+Limits: files of 500 lines, functions of 60 lines and 8 parameters, 100 columns, and ceilings for
+the package's Python as a whole and for the dashboard's files. Prints the largest files, and every
+breach; exits 1 if there is one.
 """
 
 from __future__ import annotations
@@ -17,10 +18,21 @@ MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 8
 MAX_COLUMNS = 100
 MAX_TOTAL_LINES = 36_000
+MAX_PAGE_LINES = 4_500
+PAGE_FILES = (".html", ".css", ".js")
 
 
 def breaches(path: Path) -> Iterator[str]:
-    """Every limit that one file of the package breaks."""
+    """Every limit that one Python file of the package breaks."""
+    yield from file_breaches(path)
+    name = path.relative_to(ROOT)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from function_breaches(f"{name}:{node.lineno}: {node.name}", node)
+
+
+def file_breaches(path: Path) -> Iterator[str]:
+    """Limits that hold for a file in any language."""
     text = path.read_text(encoding="utf-8")
     name = path.relative_to(ROOT)
     lines = text.splitlines()
@@ -29,9 +41,6 @@ def breaches(path: Path) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_COLUMNS:
             yield f"{name}:{number}: {len(line)} columns, limit {MAX_COLUMNS}"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from function_breaches(f"{name}:{node.lineno}: {node.name}", node)
 
 
 def function_breaches(where: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
@@ -53,9 +62,15 @@ def main() -> int:
     found = [breach for path in paths for breach in breaches(path)]
     if total > MAX_TOTAL_LINES:
         found.append(f"octavo: {total} lines in all, limit {MAX_TOTAL_LINES}")
+    pages = [path for path in (ROOT / "octavo").rglob("*") if path.suffix in PAGE_FILES]
+    found += [breach for path in pages for breach in file_breaches(path)]
+    page_lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in pages)
+    if page_lines > MAX_PAGE_LINES:
+        found.append(f"dashboard: {page_lines} lines in all, limit {MAX_PAGE_LINES}")
     for path in sorted(paths, key=sizes.__getitem__, reverse=True)[:5]:
         print(f"{sizes[path]:5} {path.relative_to(ROOT)}")
     print(f"{total:5} lines in {len(paths)} files (ceiling {MAX_TOTAL_LINES})")
+    print(f"{page_lines:5} lines in {len(pages)} files of pages (ceiling {MAX_PAGE_LINES})")
     for breach in found:
         print(f"over budget: {breach}", file=sys.stderr)
     return 1 if found else 0

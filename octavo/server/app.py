@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo import __version__
 from octavo.metrics.registry import CONTENT_TYPE
-from octavo.server import abort, docs_page, errors, stats
+from octavo.server import abort, dashboard, docs_page, errors, stats
 from octavo.server.access.guard import Guard
 from octavo.server.body import JsonRoute
 from octavo.server.errors import body_of, json_response, retry_after
@@ -43,7 +43,7 @@ def create_app(state: ServerState) -> FastAPI:
     app.state.hub = live.make_hub(state)
     errors.install(app)
     openai = (chat, completions, models, tokenize, embeddings, score)
-    others = (stats, live, abort, docs_page)
+    others = (stats, live, abort, docs_page, dashboard)
     routers = (router, *(part.router for part in (*openai, *others)))
     for part in routers:
         app.include_router(part)

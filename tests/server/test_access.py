@@ -18,6 +18,7 @@ from support.raw_http import Listening, get, listening_here, post, status_of
 
 from octavo.core.access_config import SecurityConfig
 from octavo.core.config import ServerConfig
+from octavo.server.assets import assets
 from octavo.tokenizer.tokenizer import Tokenizer
 
 Within = Callable[..., Any]
@@ -212,7 +213,8 @@ def test_a_root_path_whether_the_proxy_takes_it_off_or_not(within: Within, prefi
         assert (await http.get(f"{prefix}/health")).status_code == 200
         assert (await http.get(f"{prefix}/v1/models")).status_code == 401
         assert (await http.get(f"{prefix}/v1/models", headers=BEARER)).status_code == 200
-        for path in ("/llm", "/llm/", "/llmhealth", "/llm//health", "/llm/llm/health", "//health"):
+        assert (await http.get(f"{prefix}/")).headers["content-type"].startswith("text/html")
+        for path in ("/llm", "/llmhealth", "/llm//health", "/llm/llm/health"):
             assert (await http.get(path)).status_code == 401
         schema = (await http.get(f"{prefix}/openapi.json", headers=BEARER)).json()
         assert schema["servers"] == [{"url": "/llm"}]
@@ -304,7 +306,7 @@ def test_no_path_gets_around_the_door(tokenizer: Tokenizer) -> None:
     check()
 
 
-OPEN = {"/health", "/ping", "/metrics"}
+OPEN = {"/health", "/ping", "/metrics", *assets()}
 
 
 async def ask(server: Listening, target: str, *headers: str) -> bytes:

@@ -14,9 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.server.access.control import Access
 from octavo.server.access.limits import Account, Refusal
+from octavo.server.assets import assets
 from octavo.server.errors import Kind, error_body, json_response
 
-OPEN = frozenset({"/health", "/ping"})
+OPEN = frozenset({"/health", "/ping", *assets()})
 METRICS = "/metrics"
 STATS = frozenset({"/stats", "/stats/blocks", "/stats/stream"})
 """They tell of every tenant's requests: an admin's key opens them, and a key for metrics if there
