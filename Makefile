@@ -12,7 +12,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constrai
 serve: $(VENV)/.installed  ## install and serve MODEL (smollm2) on PORT (8000)
 	$(BIN)/octavo serve $(MODEL) --port $(PORT) $(ARGS)
 
-test: $(VENV)/.installed-dev  ## install what tests need and run all of them
+test: $(VENV)/.installed-dev $(VENV)/.browser  ## install what tests need and run all of them
 	$(BIN)/python -m pytest $(ARGS)
 
 check: $(VENV)/.installed-dev  ## lint, types, import contracts, size budget
@@ -63,6 +63,18 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.native | $(VENV)/.py
 $(VENV)/.native: $(wildcard native/*.* native/src/* native/emulation/*) | $(VENV)/.python
 	$(PIP_INSTALL) ./native || echo "WARNING: $(NO_KERNELS)"
 	@touch $@
+
+# A browser for the tests of the dashboard; without one they are skipped, and say so.
+BROWSERS := chromium chromium-browser google-chrome google-chrome-stable chrome
+NO_BROWSER := no Chromium was found, nor could one be installed: the tests of the dashboard in a \
+  browser will be skipped. As root: apt-get install chromium
+
+$(VENV)/.browser: | $(VENV)/.python
+	@for name in "$$OCTAVO_TEST_CHROMIUM" $(BROWSERS); do \
+	  command -v "$$name" >/dev/null && touch $@ && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium >/dev/null; fi; \
+	if command -v chromium >/dev/null; then touch $@; else echo "WARNING: $(NO_BROWSER)"; fi
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP_INSTALL) --editable '.[dev]'

@@ -258,7 +258,8 @@ export class BlockMap {
       PageUp: at - page,
       PageDown: at + page,
     };
-    if (event.key in moves) this.moveTo(this.cursor === null ? 0 : moves[event.key]);
+    const isStep = this.cursor !== null || event.key === "End";
+    if (Object.hasOwn(moves, event.key)) this.moveTo(isStep ? moves[event.key] : 0);
     else if (event.key === "Enter" || event.key === " ") this.on.select(at);
     else if (event.key === "Escape") this.on.select(null);
     else return;

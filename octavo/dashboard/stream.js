@@ -5,14 +5,13 @@ const SILENCE_MS = 25_000;
 const WAITS_MS = [500, 1000, 2000, 4000, 8000];
 const HIDDEN_MS = 60_000;
 
-/** Keys of this tab, by what they are for: "stats" or "requests". */
+const stored = (kind) => sessionStorage.getItem(`octavo.key.${kind}`);
+
+/** Keys of this tab, by what they are for: "stats" or "requests"; one that is missing is taken to be
+ * the same as the other. */
 export const keys = {
-  get: (kind) =>
-    sessionStorage.getItem(`octavo.key.${kind}`) ?? sessionStorage.getItem("octavo.key"),
-  set: (kind, key) => {
-    if (!sessionStorage.getItem("octavo.key")) sessionStorage.setItem("octavo.key", key);
-    sessionStorage.setItem(`octavo.key.${kind}`, key);
-  },
+  get: (kind) => stored(kind) ?? stored("stats") ?? stored("requests"),
+  set: (kind, key) => sessionStorage.setItem(`octavo.key.${kind}`, key),
 };
 
 /** An answer that is no success, with the server's own words. */
