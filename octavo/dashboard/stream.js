@@ -7,8 +7,8 @@ const HIDDEN_MS = 60_000;
 
 const stored = (kind) => sessionStorage.getItem(`octavo.key.${kind}`);
 
-/** Keys of this tab, by what they are for: "stats" or "requests"; one that is missing is taken to be
- * the same as the other. */
+/** Keys of this tab, by what they are for: "stats" or "requests". Where there is one alone, it
+ * serves for both. */
 export const keys = {
   get: (kind) => stored(kind) ?? stored("stats") ?? stored("requests"),
   set: (kind, key) => sessionStorage.setItem(`octavo.key.${kind}`, key),
