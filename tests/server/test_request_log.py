@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.aio import aio
+from support.echo_engine import Behaviour
 from support.whole_server import whole_server
 
 from octavo.core.access_config import SecurityConfig
@@ -85,8 +86,8 @@ def test_errors_and_clients_that_left(tokenizer: Tokenizer, target: Path) -> Non
     @aio
     async def scenario() -> None:
         log = RequestLog(str(target))
-        async with whole_server(tokenizer, sinks=(log,)) as whole:
-            body = {"prompt": [5] * 5, "max_tokens": 2000, "timeout": 0.05, "stream": True}
+        async with whole_server(tokenizer, Behaviour(step_s=0.01), sinks=(log,)) as whole:
+            body = {"prompt": [5] * 5, "max_tokens": 2000, "timeout": 1.0, "stream": True}
             assert "request_timeout" in (await whole.http.post("/v1/completions", json=body)).text
         log.close()
         (line,) = lines(target)
