@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from octavo.runner.device import Device
     from octavo.runner.drafter import DraftModel
     from octavo.runner.precision import KernelChoice
+    from octavo.runner.step_size import StepSize
     from octavo.transport.base import EngineEnd, FrontEnd
     from octavo.transport.zmq_link import ZmqFrontEnd
 
@@ -124,7 +125,6 @@ def build_engine(
 
         device = choose_device(config.device)
         device.start()
-        config = _with_step_tokens(config, device)
     source = resolve_source(config.model)
     checkpoint = read_checkpoint(source, config.model.load_format)
     max_len = _longest(config, checkpoint)
@@ -139,6 +139,10 @@ def build_engine(
         threads = device.num_threads
         model, backend = pack(config, decoder, kernels, max_model_len=max_len, num_threads=threads)
     grammars = _make_grammars(config.model, source, checkpoint, tokenizer)
+    with stages.stage("measuring"):
+        step_size = _step_size(config, model, backend, device, max_model_len=max_len)
+        limits = replace(config.scheduler, max_num_batched_tokens=step_size.tokens)
+        config = replace(config, scheduler=limits)
     with stages.stage("KV cache"):
         weight_bytes = model.weight_bytes + (draft.model.weight_bytes if draft else 0)
         memory = MemoryUse(
@@ -151,7 +155,8 @@ def build_engine(
         engine = _make_engine(config, model, backend, device, plan, grammars, draft)
     backend_name = backend.name if kernels.isa is None else f"native ({kernels.isa})"
     info = _info(config, checkpoint, kernels, device, plan, backend_name)
-    return engine, replace(info, startup_s=stages.seconds)
+    info = replace(info, step_size_reason=step_size.reason, startup_s=stages.seconds)
+    return engine, info
 
 
 def _info(
@@ -180,10 +185,32 @@ def _info(
     )
 
 
-def _with_step_tokens(config: EngineConfig, device: Device) -> EngineConfig:
-    """The configuration with a limit on tokens of a step, which depends on the device."""
-    tokens = config.scheduler.token_budget(device.default_step_tokens)
-    return replace(config, scheduler=replace(config.scheduler, max_num_batched_tokens=tokens))
+def _step_size(
+    config: EngineConfig,
+    model: CausalModel,
+    backend: AttentionBackend,
+    device: Device,
+    *,
+    max_model_len: int,
+) -> StepSize:
+    """The limit on tokens of a step: what was asked for, or what this machine wants."""
+    from octavo.runner.memory import dummy_step
+    from octavo.runner.step_size import StepSize, choose_step_size, sizes_between
+
+    limits = config.scheduler
+    wanted = limits.max_num_batched_tokens
+    if not limits.enable_chunked_prefill:
+        tokens = max(wanted or 0, max_model_len, limits.max_num_seqs)
+        return StepSize(tokens, "prompts are not cut, so the longest must fit")
+    if wanted is not None:
+        return StepSize(wanted, "as asked for")
+
+    def run(size: int) -> None:
+        dummy_step(model, backend, max_tokens=size, max_rows=1)
+        device.synchronise()
+
+    sizes = sizes_between(*device.step_tokens_range)
+    return choose_step_size(sizes, run, at_least=limits.max_num_seqs)
 
 
 def _plan(

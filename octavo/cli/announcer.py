@@ -52,6 +52,7 @@ class Announcer:
             ("model", f"{info.model} ({info.spec.architecture}, {info.weights})"),
             ("device", f"{info.device}, attention: {info.attention_backend}"),
             *info.cache_plan.ledger(),
+            ("step", f"{info.max_num_batched_tokens:,} tokens at most ({info.step_size_reason})"),
             ("start", parts),
         ]
         if self._is_json:

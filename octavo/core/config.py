@@ -116,8 +116,8 @@ class SchedulerConfig:
     """What a step may hold and who comes first."""
 
     max_num_batched_tokens: int | None = None
-    """Tokens that one step computes at most; a longer prompt is cut into chunks. 2048 on a GPU and
-    256 on a CPU by default, where a large step would hold up running streams for seconds."""
+    """Tokens that one step computes at most; a longer prompt is cut into chunks. By default the
+    smallest size that computes prompts at nearly full speed, measured at start."""
 
     max_num_seqs: int = 256
     """Requests that run at the same time at most."""
@@ -132,6 +132,10 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 1024
     """A prompt with more tokens than this still to compute counts as long; 0 makes none long."""
 
+    enable_chunked_prefill: bool = True
+    """Cut prompts into chunks that share steps with running streams. Without it prompts are
+    computed whole, in steps of their own that streams wait for: for comparison."""
+
     target_itl_ms: float | None = None
     """Milliseconds that running streams should wait for their next token at most: prompts are cut
     into pieces that fit, learned from what steps take. No limit by default."""
@@ -141,6 +145,11 @@ class SchedulerConfig:
         _require(
             target is None or 0 < target < math.inf,
             f"target_itl_ms is {target}: use more than 0, or leave it out",
+        )
+        _require(
+            target is None or self.enable_chunked_prefill,
+            f"target_itl_ms is {target}, but enable_chunked_prefill is off: whole prompts cannot "
+            "be made to fit; leave out one of them",
         )
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_long_partial_prefills"):
             value = getattr(self, name)
@@ -156,9 +165,9 @@ class SchedulerConfig:
             "each running request needs one token a step; raise the first or lower the second",
         )
 
-    def token_budget(self, device_default: int = 2048) -> int:
-        """Tokens of the largest step."""
-        return self.max_num_batched_tokens or max(device_default, self.max_num_seqs)
+    def token_budget(self) -> int:
+        """Tokens of the largest step; 2048 until they have been chosen."""
+        return self.max_num_batched_tokens or max(2048, self.max_num_seqs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

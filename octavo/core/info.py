@@ -29,6 +29,8 @@ class EngineInfo:
     policy: PolicyName | None = None
     """Whether priorities of requests count; None if the engine does not say."""
     enable_prefix_caching: bool = True
+    step_size_reason: str = ""
+    """Why ``max_num_batched_tokens`` is what it is."""
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds spent on each part of the start, in order."""
 

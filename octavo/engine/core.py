@@ -193,6 +193,7 @@ class Engine:
             num_prefix_queries=counters.num_prefix_queries,
             num_prefix_hits=counters.num_prefix_hits,
             drafted=tuple(counters.drafted),
+            draft_lengths=tuple(counters.draft_lengths),
             accepted=tuple(counters.accepted),
             num_resume_queries=counters.num_resume_queries,
             num_resume_hits=counters.num_resume_hits,

@@ -15,6 +15,7 @@ from octavo.core.info import EngineInfo
 from octavo.core.types import FinishReason
 from octavo.metrics.buckets import (
     COMPLETIONS,
+    DRAFT_LENGTHS,
     FIRST_TOKEN_SECONDS,
     REQUEST_SECONDS,
     STEP_SECONDS,
@@ -209,6 +210,11 @@ class EngineMetrics:
         )
         self._n = add("request_params_n", "Completions that a request asks for", COMPLETIONS)
         self._iteration = add("iteration_tokens_total", "Tokens computed in a step", TOKENS)
+        self._draft_length = add(
+            "spec_decode_draft_length",
+            "Tokens guessed for a row that might be guessed for; 0 where none pays",
+            DRAFT_LENGTHS,
+        )
 
     def observe_engine(self, info: EngineInfo) -> None:
         """An engine is ready, for the first time or again."""
@@ -248,6 +254,9 @@ class EngineMetrics:
         self._forked.inc(stats.num_forked_tokens)
         self._computed.inc(stats.num_prompt_tokens)
         self._preemptions.inc(stats.num_preemptions)
+        for length, num_rows in enumerate(stats.draft_lengths):
+            if num_rows:
+                self._draft_length.observe(length, num_rows)
         if stats.drafted:
             self._observe_drafts(stats)
         if stats.num_rows:

@@ -53,6 +53,8 @@ class StepStats:
     """Speculative decoding: tokens guessed, by position in the draft."""
     accepted: tuple[int, ...] = ()
     """Those that were right."""
+    draft_lengths: tuple[int, ...] = ()
+    """Rows that might have been guessed for, by number of guesses, 0 included."""
     schedule_s: float = 0.0
     commit_s: float = 0.0
     executor: StepTimes = field(default_factory=StepTimes)

@@ -36,8 +36,8 @@ class Device(Protocol):
     """CPU threads that the model's arithmetic uses."""
     default_utilization: float
     """Share of the memory that Octavo takes if nothing else is asked for."""
-    default_step_tokens: int
-    """Tokens in the largest step if nothing else is asked for."""
+    step_tokens_range: tuple[int, int]
+    """Sizes to try for the largest step, in tokens, if nothing else is asked for."""
 
     def total_memory_bytes(self) -> int:
         """What the device has, or what this process is allowed of it."""
@@ -59,7 +59,7 @@ class Cpu:
     """The processor that Python itself runs on."""
 
     default_utilization = 0.5
-    default_step_tokens = 256
+    step_tokens_range = (64, 2048)
 
     def __init__(self, num_threads: int | None = None) -> None:
         self.torch_device = torch.device("cpu")
@@ -103,7 +103,7 @@ class Cuda:
     """One NVIDIA GPU."""
 
     default_utilization = 0.9
-    default_step_tokens = 2048
+    step_tokens_range = (512, 16384)
 
     def __init__(self, num_threads: int | None = None, index: int = 0) -> None:
         self.torch_device = torch.device("cuda", index)

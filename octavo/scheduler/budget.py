@@ -27,7 +27,9 @@ class StepBudget:
         return self.num_tokens == 0 or (self.allowance is not None and self.allowance.is_spent)
 
     def is_long(self, num_remaining_tokens: int) -> bool:
-        """Whether so much work makes a request count as a long prompt."""
+        """Whether so much work makes a request count as a long prompt; whole prompts never do."""
+        if not self._config.enable_chunked_prefill:
+            return False
         threshold = self._config.long_prefill_token_threshold
         return 0 < threshold < num_remaining_tokens
 

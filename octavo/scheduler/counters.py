@@ -21,6 +21,8 @@ class StepCounters:
     """By position in a draft: tokens guessed."""
     accepted: list[int] = field(default_factory=list)
     """By position in a draft: guesses that were right."""
+    draft_lengths: list[int] = field(default_factory=list)
+    """By number of guesses, 0 included: rows that might have been guessed for."""
 
     def count_looked_up(self, num_known: int, num_found: int, *, is_first: bool) -> None:
         """A request was admitted, for the first time or again; so many of its known tokens were
@@ -31,6 +33,13 @@ class StepCounters:
         else:
             self.num_resume_queries += num_known
             self.num_resume_hits += num_found
+
+    def count_draft_length(self, num_tokens: int) -> None:
+        """So many tokens are guessed for a row that generates one for sure."""
+        missing = num_tokens + 1 - len(self.draft_lengths)
+        if missing > 0:
+            self.draft_lengths += [0] * missing
+        self.draft_lengths[num_tokens] += 1
 
     def count_draft(self, num_accepted: int, num_drafted: int) -> None:
         """Books one draft."""

@@ -136,10 +136,16 @@ class Scheduler:
         )
         draft = DraftPlan(budget)
         num_preemptions = self.counters.num_preemptions
-        self._plan_running(draft)
-        # Whoever has just lost blocks must not see newcomers take them.
-        if self.counters.num_preemptions == num_preemptions:
-            self._plan_waiting(draft)
+        if not self._config.enable_chunked_prefill:
+            self._plan_waiting(draft)  # prompts first, and nothing beside them
+        if not len(draft):
+            self._plan_running(draft)
+            # Whoever has just lost blocks must not see newcomers take them.
+            if (
+                self._config.enable_chunked_prefill
+                and self.counters.num_preemptions == num_preemptions
+            ):
+                self._plan_waiting(draft)
         if not len(draft) and not self._released:
             return None
         released, self._released = tuple(self._released), []
@@ -252,6 +258,7 @@ class Scheduler:
                 spare = budget.num_tokens - 1 - num_left
                 if self._plan_guesses(request, spare, draft):
                     continue
+                self.counters.count_draft_length(0)
             self._plan_row(request, 1, draft)
 
     def _plan_row(self, request: Request, num_tokens: int, draft: DraftPlan) -> None:
@@ -276,6 +283,7 @@ class Scheduler:
         if delta is None:
             return False
         draft.add(request, 1 + guesses.num_tokens, delta, guesses)
+        self.counters.count_draft_length(guesses.num_tokens)
         return True
 
     def _make_room(self, request: Request, num_tokens: int, draft: DraftPlan) -> BlockDelta | None:
@@ -312,7 +320,9 @@ class Scheduler:
         hit = NO_HIT if is_forked else self.blocks.match(request)
         request.num_computed_tokens = num_cached = max(request.num_computed_tokens, hit.num_tokens)
         num_tokens = draft.budget.grant(request.num_remaining_tokens, num_cached)
-        delta = self.blocks.reserve(request, num_tokens, hit)
+        is_cut = num_tokens < request.num_remaining_tokens
+        is_refused = is_cut and not self._config.enable_chunked_prefill
+        delta = None if is_refused else self.blocks.reserve(request, num_tokens, hit)
         if delta is None:
             request.num_computed_tokens = 0
             if is_forked:

@@ -97,6 +97,10 @@ def test_any_block_size(make_llm: Make, params: SamplingParams, alone, block_siz
     assert tokens(make_llm(block_size=block_size), PROMPTS, params) == alone
 
 
+def test_prompts_that_are_not_cut(make_llm: Make, params: SamplingParams, alone) -> None:
+    assert tokens(make_llm(enable_chunked_prefill=False), PROMPTS, params) == alone
+
+
 def test_reference_attention(make_llm: Make, params: SamplingParams, alone) -> None:
     reference = make_llm(attention_backend="reference", kernels="torch")
     assert tokens(reference, PROMPTS, params) == alone

@@ -39,6 +39,7 @@ NAMES = {
     "spec_decode_num_draft_tokens": "counter",
     "spec_decode_num_accepted_tokens": "counter",
     "spec_decode_num_accepted_tokens_per_pos": "counter",
+    "spec_decode_draft_length": "histogram",
     "request_success": "counter",
     "time_to_first_token_seconds": "histogram",
     "inter_token_latency_seconds": "histogram",
@@ -210,6 +211,17 @@ def test_guesses_are_counted_by_position() -> None:
     assert values["spec_decode_num_accepted_tokens_total",] == 3
     assert values["spec_decode_num_accepted_tokens_per_pos_total", "0"] == 3
     assert values["spec_decode_num_accepted_tokens_per_pos_total", "1"] == 0
+
+
+def test_chosen_lengths_of_guesses_are_counted() -> None:
+    metrics = EngineMetrics("m")
+    metrics.observe_step(stats())
+    metrics.observe_step(replace(stats(), draft_lengths=(5, 0, 3)))
+    values = samples(metrics)
+    assert values["spec_decode_draft_length_bucket", "0.0"] == 5
+    assert values["spec_decode_draft_length_bucket", "1.0"] == 5
+    assert values["spec_decode_draft_length_bucket", "2.0"] == 8
+    assert values["spec_decode_draft_length_sum",] == 6
 
 
 def test_the_engine_and_its_cache_are_described() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -69,6 +70,64 @@ def test_equal_to_one_step_after_the_other(data: st.DataObject, seed: int) -> No
         assert found[number] == expected
         assert states[number].output_token_ids == [item.token_id for item in expected]
         at += 1 + len(draft)
+
+
+@pytest.mark.parametrize("wrong_at", [0, 1, 3])
+@pytest.mark.parametrize(
+    "params", [{"temperature": 1.0}, {"temperature": 0.6, "top_k": 8}, {"top_p": 0.7}]
+)
+def test_the_distribution_is_that_of_the_model(params: dict[str, Any], wrong_at: int) -> None:
+    """Chi-square over many seeds, at each position of a draft, given that it was reached."""
+    generator = torch.Generator().manual_seed(7)
+    logits = 1.5 * torch.randn(4, VOCAB, generator=generator)
+    draft = logits.argmax(-1)[:3].tolist()
+    if wrong_at < 3:  # a guess that is seldom right instead of one that often is
+        draft[wrong_at] = int(logits[wrong_at].argsort()[-4])
+    counts = np.zeros((4, VOCAB))
+    states = [state(params, seed) for seed in range(12_000)]
+    for begin in range(0, len(states), 1000):
+        part = states[begin : begin + 1000]
+
+        def take(row: int, token: int, part: list[RequestSampling] = part) -> bool:
+            part[row].append(token)
+            return True
+
+        found = sample_in_turn(
+            logits.repeat(len(part), 1),
+            part,
+            [draft] * len(part),
+            take=take,
+            fill_masks=lambda _: None,
+        )
+        for tokens in found:
+            for position, sampled in enumerate(tokens):
+                counts[position, sampled.token_id] += 1
+    num_tested = 0
+    for position in range(4):
+        total = counts[position].sum()
+        target = allowed(logits[position].double(), params).numpy()
+        assert counts[position][target == 0].sum() == 0
+        expected = target[target > 0] * total
+        if total < 500:
+            continue  # seldom reached
+        num_tested += 1
+        statistic = ((counts[position][target > 0] - expected) ** 2 / expected).sum()
+        freedom = len(expected) - 1
+        # Mean and deviation of chi-square are n and sqrt(2 n); 5 of them are one in a million.
+        assert statistic <= freedom + 5 * (2 * freedom) ** 0.5, f"position {position}"
+    assert num_tested >= 2
+
+
+def allowed(logits: torch.Tensor, params: dict[str, Any]) -> torch.Tensor:
+    """The distribution to sample from, written down once more as simply as can be."""
+    probabilities = torch.softmax(logits / params.get("temperature", 1.0), -1)
+    order = probabilities.argsort(descending=True)
+    if "top_k" in params:
+        probabilities[order[params["top_k"] :]] = 0
+    if "top_p" in params:
+        before = probabilities[order].cumsum(-1) - probabilities[order]
+        probabilities[order[before >= params["top_p"]]] = 0
+    return probabilities / probabilities.sum()
 
 
 def test_an_error_comes_only_with_the_first_token() -> None:

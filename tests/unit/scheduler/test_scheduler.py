@@ -27,6 +27,37 @@ def test_decodes_come_first_and_prompts_take_the_rest():
     assert not h.executor.plans[-1].rows[1].wants_sample
 
 
+def test_whole_prompts_come_first_and_streams_wait():
+    h = Harness(max_num_batched_tokens=64, enable_chunked_prefill=False)
+    h.add("a", [1] * 4)
+    h.step()
+    h.add("b", [2] * 40)
+    h.add("c", [3] * 40)
+    h.add("d", [4] * 20)
+    h.step()
+    assert rows(h) == [("b", 0, 40)], "c does not fit whole, and d may not pass it"
+    h.step()
+    assert rows(h) == [("c", 0, 40), ("d", 0, 20)]
+    h.step()
+    assert [(name, size) for name, _, size in rows(h)] == [(name, 1) for name in "abcd"]
+    h.run()
+    assert h.outputs["a"] == expected_output([1] * 4, 0, 5)
+    assert h.outputs["c"] == expected_output([3] * 40, 0, 5)
+
+
+def test_whole_prompts_in_little_memory_end_all_the_same():
+    h = Harness(
+        num_blocks=12, block_size=4, max_num_batched_tokens=64, enable_chunked_prefill=False
+    )
+    prompts = {str(i): [i] * (5 + i) for i in range(6)}
+    for name, prompt in prompts.items():
+        h.add(name, prompt, params={"max_tokens": 20})
+    h.run()
+    for name, prompt in prompts.items():
+        assert h.outputs[name] == expected_output(prompt, 0, 20)
+    assert all(plan.num_tokens <= 64 for plan in h.executor.plans)
+
+
 def test_fcfs_and_the_sequence_limit():
     h = Harness(max_num_seqs=2)
     for name in "abc":
