@@ -68,8 +68,11 @@ class Server:
     @property
     def engine(self) -> psutil.Process | None:
         """The engine's process."""
-        children = psutil.Process(self.process.pid).children()
-        return children[0] if children else None
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                if "octavo.cli.engine_process" in child.cmdline():
+                    return child
+        return None
 
     def metric(self, name: str) -> float:
         """The sum of a family's samples, by name and, as far as wanted, labels."""

@@ -6,6 +6,7 @@ needs a tokenizer but no model, never loads torch.
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 import logging
 import os
@@ -23,6 +24,7 @@ from octavo.core.cache_plan import CachePlan, MemoryUse, plan_cache
 from octavo.core.config import EngineConfig, ModelConfig
 from octavo.core.errors import ConfigError, EngineError
 from octavo.core.info import EngineInfo
+from octavo.core.params import SamplingParams, Structured
 from octavo.loader.checkpoint import Checkpoint, read_checkpoint
 from octavo.loader.source import ModelSource, resolve_source
 from octavo.tokenizer.gguf import tokenizer_from_gguf
@@ -52,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, float], None]
 """Told what is being done, and which share of it is done (0 to 1)."""
+
+_ANY_OBJECT = SamplingParams(structured=Structured.json())
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,12 @@ def build_engine(
     on_progress: OnProgress = lambda _stage, _share: None,
     *,
     tokenizer: Tokenizer | None = None,
+    expects_grammars: bool = False,
 ) -> tuple[Engine, EngineInfo]:
     """Loads the model and makes an engine that is ready to step.
 
     Structured output needs the model's tokenizer; without one here, it is read when first needed.
+    What the first grammar has to wait for is made beside the weights if it ``expects_grammars``.
 
     Raises:
         EngineError: a setting is wrong, the checkpoint cannot be loaded, or it does not fit.
@@ -130,6 +136,8 @@ def build_engine(
     max_len = _longest(config, checkpoint)
     kernels = choose_kernels(config, checkpoint, device)
     other_bytes = device.other_memory_bytes()
+    grammars = _make_grammars(config.model, source, checkpoint, tokenizer)
+    warm = grammars.prepare(_ANY_OBJECT) if expects_grammars else None
     with stages.stage("weights"):
         decoder = load_model(
             config.model, checkpoint, kernels, device, lambda share: on_progress("weights", share)
@@ -138,7 +146,9 @@ def build_engine(
         draft = make_draft_model(config, decoder, kernels, device, max_model_len=max_len)
         threads = device.num_threads
         model, backend = pack(config, decoder, kernels, max_model_len=max_len, num_threads=threads)
-    grammars = _make_grammars(config.model, source, checkpoint, tokenizer)
+    if warm is not None:  # what goes wrong is told to whoever asks for a grammar
+        with stages.stage("grammars"):
+            concurrent.futures.wait((warm,))
     with stages.stage("measuring"):
         step_size = _step_size(config, model, backend, device, max_model_len=max_len)
         limits = replace(config.scheduler, max_num_batched_tokens=step_size.tokens)
@@ -239,7 +249,9 @@ def run_engine(config: EngineConfig, link: EngineEnd) -> None:
     from octavo.transport.messages import Progress
 
     try:
-        engine, info = build_engine(config, lambda stage, share: link.send(Progress(stage, share)))
+        engine, info = build_engine(
+            config, lambda stage, share: link.send(Progress(stage, share)), expects_grammars=True
+        )
     except Exception as error:
         if not isinstance(error, EngineError):
             logger.exception("the engine cannot start")
@@ -309,7 +321,7 @@ def start_engine_process(config: EngineConfig) -> tuple[EngineProcess, ZmqFrontE
 
 
 def make_grammar_guard(config: ModelConfig) -> GrammarGuard:
-    """What refuses bad grammars; its process is started by the first one."""
+    """What refuses bad grammars, in a process of its own that is not started yet."""
     import msgspec
 
     from octavo.front.grammar_guard import GrammarGuard

@@ -116,6 +116,7 @@ async def _serve(
             f"ready after {time.perf_counter() - began:.1f} s: "
             f"{run.address(sock, server_config)}  (model {names[0]}, {_who(access)})"
         )
+        guard.start()
         app = create_app(state)
         await run.serve(app, engine, sock, server_config, announcer.say, tls)
     finally:

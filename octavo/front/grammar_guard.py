@@ -2,7 +2,8 @@
 
 The grammar library cannot be interrupted, and some grammars make it compute for minutes, eat all
 memory or overflow its stack. A child process that kills itself then costs one request an answer of
-400, and nobody else anything. It is started by the first grammar.
+400, and nobody else anything. It starts with
+`GrammarGuard.start`, or with the first grammar.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ class GrammarGuard:
         if verdict.error is not None:
             kind = InvalidParameter if verdict.is_grammar else UnsupportedParameter
             raise kind(verdict.error, param="structured")
+
+    def start(self) -> None:
+        """Starts the child, so that the first grammar need not wait for it; returns at once."""
+        self._pool.submit(self._running_child)
 
     def close(self) -> None:
         """Ends the child. May be called twice."""

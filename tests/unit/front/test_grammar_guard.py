@@ -127,3 +127,16 @@ async def test_the_child_leaves_with_its_parent(make: Make) -> None:
     child: Any = guard._child
     child.stdin.close()
     assert child.wait(10) == 0
+
+
+@aio
+async def test_it_may_be_started_before_the_first_grammar(make: Make) -> None:
+    guard = make()
+    guard.start()
+    await asyncio.get_running_loop().run_in_executor(guard._pool, lambda: None)
+    child = guard._child
+    assert child is not None and child.poll() is None
+    await guard.check(AB)
+    assert guard._child is child
+    guard.close()
+    assert child.poll() is not None
