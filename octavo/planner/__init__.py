@@ -1,0 +1,1 @@
+"""What a machine can serve, worked out before anything is loaded. No tensors."""
