@@ -173,7 +173,10 @@ def main() -> None:
     behaviour = msgspec.json.decode(sys.argv[2], type=Behaviour)
 
     def build(
-        config: EngineConfig, on_progress: Callable[[str, float], None]
+        config: EngineConfig,
+        on_progress: Callable[[str, float], None],
+        *,
+        expects_grammars: bool,
     ) -> tuple[Engine, Any]:
         assert config == EngineConfig()
         if behaviour.dies_while_starting:
