@@ -24,6 +24,7 @@ from octavo.front.embedding import Embedding, cosine, embedding_of, embedding_pa
 from octavo.front.output import OutputProcessor, Processed
 from octavo.front.outputs import CompletionDelta, RequestOutput
 from octavo.metrics.stats import StepStats
+from octavo.timeline.events import StepEvent
 from octavo.tokenizer.bad_words import with_bad_words
 from octavo.tokenizer.chat_template import ChatTemplate
 from octavo.tokenizer.tokenizer import Tokenizer
@@ -205,6 +206,17 @@ class LLM:
     def reset_prefix_cache(self) -> None:
         """Forgets every cached prefix."""
         self._engine.reset_prefix_cache()
+
+    @contextmanager
+    def timeline(self) -> Iterator[list[StepEvent]]:
+        """Yields a list to which every step is added until the block is left; for
+        `octavo.timeline.chrome.to_chrome`."""
+        steps: list[StepEvent] = []
+        self._engine.on_step = steps.append
+        try:
+            yield steps
+        finally:
+            self._engine.on_step = None
 
     def _params_for(
         self, batch: Sequence[Prompt], given: SamplingParams | Sequence[SamplingParams] | None

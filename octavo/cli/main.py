@@ -15,6 +15,7 @@ COMMANDS = {
     "chat": "talk with a model in the terminal",
     "generate": "complete a prompt, or a JSON-lines file of them",
     "batch": "serve a file of requests in OpenAI's batch format, without a server",
+    "trace": "record what every step does, as a timeline for Perfetto",
     "bench": "measure where the time goes",
     "plan": "what fits on an accelerator, and how fast, before anything is loaded",
     "eval": "measure how good the model is as it is served",

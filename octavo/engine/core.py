@@ -9,11 +9,12 @@ from collections.abc import Iterable
 
 from octavo.core.errors import ExecutorError, InvalidParameter, RequestError
 from octavo.core.params import SamplingParams
-from octavo.core.plan import RequestDelta, StepPlan, StepTimes
+from octavo.core.plan import RequestDelta, StepPlan, StepResult, StepTimes
 from octavo.core.protocols import Clock, Executor, Preparer
 from octavo.core.request import Request, fork_id
 from octavo.core.types import RequestId
 from octavo.engine.preparing import Preparing
+from octavo.engine.recorder import OnStep, look, step_event
 from octavo.engine.snapshot import Asked, take_snapshot
 from octavo.engine.watch import Watch
 from octavo.metrics.snapshot import EngineChanges, EngineSnapshot
@@ -45,6 +46,8 @@ class Engine:
         self._preparing = Preparing()
         self._last_plan: StepPlan | None = None
         self._watch: Watch | None = None
+        self.on_step: OnStep | None = None
+        """Told of every step that is planned; None costs nothing."""
 
     @property
     def has_work(self) -> bool:
@@ -112,7 +115,9 @@ class Engine:
         plan = scheduler.schedule()
         planned = self._clock()
         deltas = refused + scheduler.end_outgrown()
-        times, commit_s = StepTimes(), 0.0
+        times, collected, ended = StepTimes(), planned, planned
+        result: StepResult | None = None
+        seen = None if plan is None or self.on_step is None else look(scheduler, plan)
         if plan is not None:
             self._last_plan = plan
             try:
@@ -120,14 +125,19 @@ class Engine:
                 result = self._executor.collect()
             except ExecutorError as error:
                 deltas += scheduler.fail(plan, str(error))
+                collected = ended = self._clock()
             else:
                 collected = self._clock()
                 deltas += scheduler.commit(plan, result)
-                commit_s = self._clock() - collected
+                ended = self._clock()
                 times = result.times
         if self._check_invariants:
             scheduler.check_invariants()
-        return deltas, self._stats(plan, planned - began, commit_s, times)
+        stats = self._stats(plan, planned - began, ended - collected, times)
+        if plan is not None and seen is not None and self.on_step is not None:
+            instants_s = (began, planned, collected, ended)
+            self.on_step(step_event(seen, plan, result, instants_s, deltas, stats))
+        return deltas, stats
 
     def _take_in_prepared(self) -> list[RequestDelta]:
         """Hands over to the scheduler whoever need not wait any more; returns who is refused."""

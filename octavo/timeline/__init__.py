@@ -1,0 +1,1 @@
+"""What an engine did, step by step, for viewers of timelines."""
