@@ -15,6 +15,7 @@ from octavo.core.config import (
     SchedulerConfig,
     ServerConfig,
 )
+from octavo.core.env import VARIABLES
 from octavo.core.observe_config import ObservabilityConfig
 from octavo.core.options import ALIASES, part_fields
 from octavo.core.params import SamplingParams
@@ -31,21 +32,16 @@ field of the dataclass named below. Server settings are flags of `octavo serve`;
 are keywords of `SamplingParams`, flags of `chat` and `generate`, and fields of HTTP requests.
 """
 
-ENVIRONMENT = """
-## Environment
-
-| variable | meaning |
-| --- | --- |
-| `OCTAVO_CHECK_INVARIANTS` | `1`: verify every block and reference count after each step |
-| `OCTAVO_CPU_ISA` | native kernels: `avx512_vnni`, `avx512`, `avx2`, `portable`; else the best |
-| `OCTAVO_LOG_LEVEL` | `DEBUG`, `INFO` (default), `WARNING` or `ERROR` |
-| `OCTAVO_LOG_FORMAT` | `text` (default) or `json`; as `--log-format` |
-| `OCTAVO_API_KEY` | an API key, as `--api-key` |
-| `OCTAVO_API_KEYS` | API keys, as in the lines of `--api-key-file`, with commas between them |
-| `OCTAVO_METRICS_KEY` | as `--metrics-key` |
-| `OCTAVO_SSL_KEYFILE_PASSWORD` | as `--ssl-keyfile-password` |
-| `HF_HUB_OFFLINE`, `HF_HOME`, `HF_TOKEN` | read by `huggingface_hub`, for models from the hub |
-"""
+ENVIRONMENT = "\n".join(
+    [
+        "\n## Environment\n",
+        "`octavo env` shows which of these are set.\n",
+        "| variable | meaning |",
+        "| --- | --- |",
+        *(f"| `{name}` | {variable.meaning} |" for name, variable in VARIABLES.items()),
+        "",
+    ]
+)
 
 
 def table(part: type, *, flags: bool) -> str:

@@ -19,6 +19,7 @@ COMMANDS = {
     "bench": "measure where the time goes",
     "plan": "what fits on an accelerator, and how fast, before anything is loaded",
     "eval": "measure how good the model is as it is served",
+    "env": "show what this machine has, and what is made of it",
 }
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from octavo.core.errors import ConfigError
 
@@ -14,6 +15,38 @@ _ISAS = ("avx512_vnni", "avx512", "avx2", "portable")
 _FORMATS = ("text", "json")
 LOG_FORMAT = "OCTAVO_LOG_FORMAT"
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class Variable(NamedTuple):
+    """What an environment variable does."""
+
+    meaning: str
+    """In Markdown, as the reference page shows it."""
+    is_secret: bool = False
+
+
+VARIABLES = {
+    "OCTAVO_CHECK_INVARIANTS": Variable(
+        "`1`: verify every block and reference count after each step"
+    ),
+    "OCTAVO_CPU_ISA": Variable(
+        f"native kernels: {', '.join(f'`{isa}`' for isa in _ISAS)}; else the best"
+    ),
+    "OCTAVO_LOG_LEVEL": Variable("`DEBUG`, `INFO` (default), `WARNING` or `ERROR`"),
+    "OCTAVO_LOG_FORMAT": Variable("`text` (default) or `json`; as `--log-format`"),
+    "OCTAVO_API_KEY": Variable("an API key, as `--api-key`", is_secret=True),
+    "OCTAVO_API_KEYS": Variable(
+        "API keys, as in the lines of `--api-key-file`, with commas between them", is_secret=True
+    ),
+    "OCTAVO_METRICS_KEY": Variable("as `--metrics-key`", is_secret=True),
+    "OCTAVO_SSL_KEYFILE_PASSWORD": Variable("as `--ssl-keyfile-password`", is_secret=True),
+    "HF_HUB_OFFLINE": Variable("`1`: models come from the local cache alone"),
+    "HF_HOME": Variable("where models from the hub are kept"),
+    "HF_TOKEN": Variable("opens restricted models of the hub", is_secret=True),
+    "CUDA_VISIBLE_DEVICES": Variable("the GPUs that torch may see"),
+    "OMP_WAIT_POLICY": Variable("`PASSIVE`: torch's idle threads sleep instead of spinning"),
+}
+"""All that have a say, those of libraries included."""
 
 
 def check_invariants() -> bool:

@@ -68,8 +68,7 @@ class Cpu:
 
     def total_memory_bytes(self) -> int:
         """The machine's memory, or the control group's limit if that is less."""
-        limits = cgroup_limits(_CGROUP_ROOT, _CGROUP_OF_PROCESS)
-        return min([int(psutil.virtual_memory().total), *limits])
+        return min([int(psutil.virtual_memory().total), *memory_limits()])
 
     def other_memory_bytes(self) -> int:
         """Resident memory of this process: call it before weights are loaded."""
@@ -149,6 +148,11 @@ def choose_device(config: DeviceConfig) -> Device:
     if config.device != "cpu" and available:
         return Cuda(config.num_threads)
     return Cpu(config.num_threads)
+
+
+def memory_limits() -> list[int]:
+    """Memory limits of this process's control groups, in bytes."""
+    return cgroup_limits(_CGROUP_ROOT, _CGROUP_OF_PROCESS)
 
 
 def cgroup_limits(root: Path, membership: Path) -> list[int]:
