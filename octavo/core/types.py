@@ -26,6 +26,8 @@ DeviceOption = Literal["auto", "cpu", "cuda"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 PolicyName = Literal["fcfs", "priority"]
 FinishReason = Literal["stop", "length", "abort", "error"]
+ToolParserOption = Literal["auto", "hermes", "llama3", "qwen3_coder"]
+ReasoningParserOption = Literal["auto", "none", "qwen3", "deepseek_r1"]
 Pooling = Literal["mean", "last"]
 """How the hidden states of a prompt's tokens become one vector: their mean, or the last of them."""
 
