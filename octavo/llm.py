@@ -212,11 +212,11 @@ class LLM:
         """Yields a list to which every step is added until the block is left; for
         `octavo.timeline.chrome.to_chrome`."""
         steps: list[StepEvent] = []
-        self._engine.on_step = steps.append
+        self._engine.record(steps.append)
         try:
             yield steps
         finally:
-            self._engine.on_step = None
+            self._engine.stop_recording()
 
     def _params_for(
         self, batch: Sequence[Prompt], given: SamplingParams | Sequence[SamplingParams] | None

@@ -61,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
         with llm.timeline() as steps:
             outputs = llm.generate(prompts, params, progress=sys.stderr.isatty())
         json.dump(to_chrome(steps), file, separators=(",", ":"))
-    num_tokens = sum(step.plan.num_tokens for step in steps)
+    num_tokens = sum(step.num_tokens for step in steps)
     print(
         f"{args.output}: {len(steps)} steps, {num_tokens} tokens computed, {len(prompts)} prompts; "
-        "open it in Perfetto or chrome://tracing"
+        "open it in Perfetto, in chrome://tracing, or on a server's page /replay"
     )
     return int(any(completion.error for output in outputs for completion in output.outputs))
 

@@ -32,3 +32,10 @@ Pooling = Literal["mean", "last"]
 """How the hidden states of a prompt's tokens become one vector: their mean, or the last of them."""
 
 DTYPE_BYTES: dict[KvDtypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+
+AdmissionStop: TypeAlias = Literal[
+    "tokens", "time", "blocks", "max_num_seqs", "long_prompts", "whole_prompt", "preempted"
+]
+"""Why a step took nobody more out of the line: its tokens, or the time that streams may wait, are
+spent; too few blocks; as many run as may; only long prompts are left, and one is in progress; a
+whole prompt does not fit into what is left; or somebody has just given back blocks."""

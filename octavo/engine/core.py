@@ -14,7 +14,7 @@ from octavo.core.protocols import Clock, Executor, Preparer
 from octavo.core.request import Request, fork_id
 from octavo.core.types import RequestId
 from octavo.engine.preparing import Preparing
-from octavo.engine.recorder import OnStep, look, step_event
+from octavo.engine.recorder import OnStep, Recorder
 from octavo.engine.snapshot import Asked, take_snapshot
 from octavo.engine.watch import Watch
 from octavo.metrics.snapshot import EngineChanges, EngineSnapshot
@@ -46,8 +46,7 @@ class Engine:
         self._preparing = Preparing()
         self._last_plan: StepPlan | None = None
         self._watch: Watch | None = None
-        self.on_step: OnStep | None = None
-        """Told of every step that is planned; None costs nothing."""
+        self._recorder: Recorder | None = None
 
     @property
     def has_work(self) -> bool:
@@ -117,7 +116,8 @@ class Engine:
         deltas = refused + scheduler.end_outgrown()
         times, collected, ended = StepTimes(), planned, planned
         result: StepResult | None = None
-        seen = None if plan is None or self.on_step is None else look(scheduler, plan)
+        recorder = self._recorder
+        seen = None if plan is None or recorder is None else recorder.look(plan)
         if plan is not None:
             self._last_plan = plan
             try:
@@ -134,9 +134,8 @@ class Engine:
         if self._check_invariants:
             scheduler.check_invariants()
         stats = self._stats(plan, planned - began, ended - collected, times)
-        if plan is not None and seen is not None and self.on_step is not None:
-            instants_s = (began, planned, collected, ended)
-            self.on_step(step_event(seen, plan, result, instants_s, deltas, stats))
+        if recorder is not None and seen is not None:
+            recorder.tell(seen, result, (began, planned, collected, ended), deltas, stats)
         return deltas, stats
 
     def _take_in_prepared(self) -> list[RequestDelta]:
@@ -180,6 +179,17 @@ class Engine:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+
+    def record(self, on_step: OnStep) -> None:
+        """Tells ``on_step`` of every step from now on, in place of whoever was told before."""
+        self.stop_recording()
+        self._recorder = Recorder(self._scheduler, on_step, now_s=self._clock())
+
+    def stop_recording(self) -> None:
+        """Nobody is told any more, which costs nothing."""
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
 
     def stats(self) -> StepStats:
         """The state now, without a step."""

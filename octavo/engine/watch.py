@@ -41,11 +41,11 @@ class Watch:
         self._fills: dict[BlockId, int] = {}
         self._drafts: set[BlockId] = set()
         self._is_first = True
-        scheduler.blocks.begin_journal()
+        self._journal = scheduler.blocks.begin_journal()
 
     def close(self) -> None:
         """Nobody watches any more."""
-        self._scheduler.blocks.end_journal()
+        self._scheduler.blocks.end_journal(self._journal)
 
     def changes(
         self,
@@ -97,7 +97,7 @@ class Watch:
         self, running: Sequence[Request], last_plan: StepPlan | None, *, is_first: bool
     ) -> BlockChanges:
         blocks = self._scheduler.blocks
-        touched = blocks.take_journal()
+        touched = blocks.take_journal(self._journal)
         if is_first:
             changed_s = blocks.changed_s
             touched = {block for block in range(blocks.num_blocks) if changed_s[block]}

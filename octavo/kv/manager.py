@@ -42,6 +42,15 @@ class BlockDelta(NamedTuple):
     copies: tuple[BlockCopy, ...] = ()
 
 
+class Journal:
+    """What one reader has still to be told of blocks. Equal to itself alone."""
+
+    __slots__ = ("blocks",)
+
+    def __init__(self) -> None:
+        self.blocks: set[BlockId] = set()
+
+
 NO_HIT = PrefixHit(0, ())
 _NO_CHANGE = BlockDelta()
 
@@ -68,6 +77,7 @@ class BlockManager:
         self._pool = BlockPool(num_blocks)
         self._index = PrefixIndex()
         self._tables: dict[RequestId, _Table] = {}
+        self._journals: list[Journal] = []
         self._num_cached = 0
         """Published blocks that nobody references."""
         self._last_hashed: tuple[Request, list[BlockHash]] | None = None
@@ -104,20 +114,29 @@ class BlockManager:
         """What happens from now on happens at this time."""
         self._pool.now_s = now_s
 
-    def begin_journal(self) -> None:
-        """From now on, note which blocks change hands or become findable."""
-        self._pool.journal = set()
+    def begin_journal(self) -> Journal:
+        """From now on, note which blocks change hands or become findable, for one more reader."""
+        journal = Journal()
+        self._journals.append(journal)
+        if self._pool.journal is None:
+            self._pool.journal = set()
+        return journal
 
-    def take_journal(self) -> set[BlockId]:
-        """The blocks noted since it was begun or last taken."""
-        found = self._pool.journal
-        assert found is not None, "no journal has been begun"
-        self._pool.journal = set()
+    def take_journal(self, journal: Journal) -> set[BlockId]:
+        """The blocks noted since this journal was begun or last taken."""
+        noted = self._pool.journal
+        assert noted is not None, "no journal has been begun"
+        for reader in self._journals:
+            reader.blocks |= noted
+        noted.clear()
+        found, journal.blocks = journal.blocks, set()
         return found
 
-    def end_journal(self) -> None:
-        """Nothing is noted any more."""
-        self._pool.journal = None
+    def end_journal(self, journal: Journal) -> None:
+        """Nothing is noted for this reader any more, and nothing at all without another."""
+        self._journals.remove(journal)
+        if not self._journals:
+            self._pool.journal = None
 
     def is_looked_up(self, request: Request) -> bool:
         """Whether `match` looks for a prefix of this request at all."""

@@ -20,6 +20,7 @@ from octavo.core.protocols import Clock
 from octavo.core.request import Request, RequestState, fork_id
 from octavo.core.types import RequestId
 from octavo.kv.manager import NO_HIT, BlockDelta, BlockManager
+from octavo.scheduler.account import StepAccount
 from octavo.scheduler.budget import StepBudget
 from octavo.scheduler.counters import StepCounters
 from octavo.scheduler.deltas import client_delta, unseen_prompt_logprobs
@@ -51,6 +52,8 @@ class Scheduler:
         self.blocks = blocks
         self.max_model_len = max_model_len
         self.counters = StepCounters()
+        self.account = StepAccount()
+        """Of the last step that was planned."""
         self._config = config
         self._clock = clock
         self._speculator = speculator
@@ -79,6 +82,16 @@ class Scheduler:
     def num_waiting(self) -> int:
         """Requests that hold nothing: new, preempted, or waiting for their sibling's prompt."""
         return len(self._requests) - len(self._running)
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """Limits and policy."""
+        return self._config
+
+    @property
+    def line(self) -> list[RequestId]:
+        """Who waits for a first row or for another one, in the order of the policy."""
+        return [request.request_id for request in self._waiting]
 
     @property
     def requests(self) -> Collection[Request]:
@@ -129,22 +142,21 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Plans the next step, or returns None if nothing can be computed."""
         self._began_s = self._clock()
+        self.account = account = StepAccount()
         self.blocks.set_time(self._began_s)
         budget = StepBudget(self._config)
         budget.short_prompts_wait = any(
             not budget.is_long(request.num_remaining_tokens) for request in self._waiting
         )
         draft = DraftPlan(budget)
-        num_preemptions = self.counters.num_preemptions
         if not self._config.enable_chunked_prefill:
             self._plan_waiting(draft)  # prompts first, and nothing beside them
         if not len(draft):
             self._plan_running(draft)
             # Whoever has just lost blocks must not see newcomers take them.
-            if (
-                self._config.enable_chunked_prefill
-                and self.counters.num_preemptions == num_preemptions
-            ):
+            if account.preempted:
+                account.stopped = "preempted"
+            elif self._config.enable_chunked_prefill:
                 self._plan_waiting(draft)
         if not len(draft) and not self._released:
             return None
@@ -296,17 +308,23 @@ class Scheduler:
             victim = max(self._running, key=self._ranks.__getitem__)
             draft.take_back(victim)
             self._preempt(self._running[victim])
+            self.account.preempted.append((victim, request.request_id))
             if victim == request.request_id:
                 return None
             delta = self.blocks.reserve(request, num_tokens)
         return delta
 
     def _plan_waiting(self, draft: DraftPlan) -> None:
-        budget = draft.budget
+        budget, account = draft.budget, self.account
         for request in list(self._waiting):
-            if budget.is_spent or len(self._running) >= self._config.max_num_seqs:
+            if budget.is_spent:
+                account.stopped = "time" if budget.num_tokens else "tokens"
+                return
+            if len(self._running) >= self._config.max_num_seqs:
+                account.stopped = "max_num_seqs"
                 return
             if budget.is_long(request.num_remaining_tokens) and not budget.admits_long_prompt:
+                account.stopped = "long_prompts"
                 continue  # short ones behind it may pass
             if not self._admit(request, draft):
                 return
@@ -329,6 +347,7 @@ class Scheduler:
                 self.blocks.free(name)
             if not self._running:
                 self._outgrown.append(request)
+            self.account.stopped = "whole_prompt" if is_refused else "blocks"
             return False
         self._waiting.remove(name, self._ranks[name])
         self._running[name] = request

@@ -13,7 +13,7 @@ from octavo.timeline.events import StepEvent
 
 def recorded(harness: Harness) -> tuple[list[StepEvent], list[dict[str, Any]]]:
     steps: list[StepEvent] = []
-    harness.engine.on_step = steps.append
+    harness.engine.record(steps.append)
     harness.run()
     return steps, to_chrome(steps)["traceEvents"]
 
@@ -66,7 +66,7 @@ def test_totals_are_those_of_the_requests() -> None:
         assert queued["args"]["prompt_tokens"] == (3 if name == "short" else 30)
         assert queued["args"]["cached_tokens"] == harness.firsts[name].num_cached_tokens
     total = sum(e["args"]["tokens"] for e in slices(events)[1, 1] if e["name"].startswith("step"))
-    assert total == sum(step.plan.num_tokens for step in steps)
+    assert total == sum(step.num_tokens for step in steps)
     ends = [event["name"] for event in events if event["ph"] == "i" and "end" in event["name"]]
     assert ends == ["end: length"] * 3
 
@@ -89,7 +89,7 @@ def test_a_step_that_fails_is_told_of() -> None:
     harness = Harness(executor_options={"step_fails": lambda plan: plan.step_id == 1})
     harness.add("a", [1, 2, 3])
     steps, events = recorded(harness)
-    assert steps[1].num_sampled == (0,)
+    assert [row.num_sampled for row in steps[1].rows] == [0]
     assert [event["name"] for event in events if event["ph"] == "i"] == ["end: error"]
 
 
