@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo import __version__
 from octavo.metrics.registry import CONTENT_TYPE
-from octavo.server import abort, dashboard, docs_page, errors, stats
+from octavo.server import abort, dashboard, docs_page, errors, openapi, stats
 from octavo.server.access.guard import Guard
 from octavo.server.body import JsonRoute
 from octavo.server.errors import body_of, json_response, retry_after
@@ -48,6 +48,7 @@ def create_app(state: ServerState) -> FastAPI:
     for part in routers:
         app.include_router(part)
     paths = [getattr(route, "path", "") for part in routers for route in part.routes]
+    openapi.install(app)
     _install_access(app, state, frozenset(paths))
     return app
 

@@ -23,6 +23,7 @@ _WANTED = {
     "dict_type": "use an object",
     "float_type": "use a number",
     "finite_number": "use a finite number",
+    "int_parsing": "use a whole number",
     "int_type": "use a whole number",
     "list_type": "use a list",
     "model_attributes_type": "use an object",
@@ -45,6 +46,9 @@ _LIMITS = {
     "too_short": "use {min_length} items or more",
 }
 """With what pydantic tells of the limit."""
+
+_PLACES = ("body", "query", "path")
+"""Where a parameter stands; its name says enough."""
 
 _SHOWN_CHARACTERS = 60
 
@@ -88,7 +92,7 @@ def _error(kind: LiteralString, name: str, what: str) -> PydanticCustomError:
 def _path(loc: Sequence[int | str]) -> str:
     """``messages[0].content`` from pydantic's location."""
     text = ""
-    for part in loc[1:] if loc and loc[0] == "body" else loc:
+    for part in loc[1:] if loc and loc[0] in _PLACES else loc:
         if isinstance(part, int):
             text += f"[{part}]"
         elif not part.startswith(TAG):

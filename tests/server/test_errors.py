@@ -341,6 +341,15 @@ def test_routes_that_do_not_exist(within: Within) -> None:
     within(scenario)
 
 
+@pytest.mark.parametrize("value", ["x", "-1", "10001", ""])
+def test_limits_of_the_query(within: Within, value: str) -> None:
+    async def scenario(client: Client) -> None:
+        error = error_of(await client.http.get("/stats", params={"limit": value}), 400)
+        assert error["param"] == "limit" and "Input should" not in error["message"]
+
+    within(scenario)
+
+
 RANGES = [
     ("priority", 2**31, "priority is 2147483648: use 2147483647 or less"),
     ("priority", -(2**31) - 1, "use -2147483648 or more"),

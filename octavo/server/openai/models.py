@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 
 from octavo.server.body import JsonRoute
 from octavo.server.errors import json_response
+from octavo.server.openai.answers import Model, ModelList
 from octavo.server.state import ServerState, state_of
 
 router = APIRouter(route_class=JsonRoute)
@@ -17,9 +16,7 @@ router = APIRouter(route_class=JsonRoute)
 async def list_models(request: Request) -> Response:
     """Every name that the model is served under."""
     state = state_of(request)
-    return json_response(
-        {"object": "list", "data": [_card(state, name) for name in state.model_names]}
-    )
+    return json_response(ModelList([_card(state, name) for name in state.model_names]))
 
 
 @router.get("/v1/models/{name:path}", response_model=None)
@@ -29,12 +26,6 @@ async def get_model(name: str, request: Request) -> Response:
     return json_response(_card(state, state.check_model(name)))
 
 
-def _card(state: ServerState, name: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": state.started,
-        "owned_by": "octavo",
-        "root": state.engine.info.model,
-        "max_model_len": state.max_model_len,
-    }
+def _card(state: ServerState, name: str) -> Model:
+    root, longest = state.engine.info.model, state.max_model_len
+    return Model(id=name, created=state.started, root=root, max_model_len=longest)

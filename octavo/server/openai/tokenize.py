@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 
 from octavo.core.errors import InvalidParameter
 from octavo.core.types import TokenId
 from octavo.server.body import JsonRoute
 from octavo.server.errors import json_response
+from octavo.server.openai.answers import Detokenized, Tokenized
 from octavo.server.openai.prompts import encode_chat, off_loop
 from octavo.server.openai.schemas import DetokenizeRequest, TokenizeRequest
 from octavo.server.state import ServerState, state_of
@@ -23,14 +22,10 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     state = state_of(request)
     state.check_model(body.model)
     tokens = await off_loop(len(await request.body()), _tokens, body, state)
-    answer: dict[str, Any] = {
-        "count": len(tokens),
-        "max_model_len": state.max_model_len,
-        "tokens": tokens,
-    }
+    answer = Tokenized(len(tokens), state.max_model_len, tokens)
     if body.return_token_strs:
         spell = state.engine.tokenizer.token_bytes
-        answer["token_strs"] = [spell(token).decode("utf-8", "replace") for token in tokens]
+        answer.token_strs = [spell(token).decode("utf-8", "replace") for token in tokens]
     return json_response(answer)
 
 
@@ -54,4 +49,4 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     text = await off_loop(
         len(await request.body()), state.engine.tokenizer.decode, body.tokens, False
     )
-    return json_response({"prompt": text})
+    return json_response(Detokenized(text))
