@@ -16,6 +16,7 @@ COMMANDS = {
     "generate": "complete a prompt, or a JSON-lines file of them",
     "batch": "serve a file of requests in OpenAI's batch format, without a server",
     "trace": "record what every step does, as a timeline for Perfetto",
+    "top": "watch a server's cache, requests and rates at the terminal",
     "bench": "measure where the time goes",
     "plan": "what fits on an accelerator, and how fast, before anything is loaded",
     "eval": "measure how good the model is as it is served",

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -291,18 +291,34 @@ async def served(
 
 
 @contextmanager
-def listening(script: Script, tokenizer: Tokenizer, **options: Any) -> Iterator[tuple[str, Served]]:
-    """(address, parts) of a server on a free port, in a thread of its own."""
+def listening(
+    script: Script,
+    tokenizer: Tokenizer,
+    *,
+    port: int = 0,
+    echo: echo_engine.Behaviour | None = None,
+    **options: Any,
+) -> Iterator[tuple[str, Served]]:
+    """(address, parts) of a server in a thread of its own, on a free port if none is given. When
+    it ends, it waits 2 seconds at most for clients to leave. With ``echo`` its engine is the echo
+    engine, in another thread."""
     ready = threading.Event()
     found: list[Any] = []
     failures: list[BaseException] = []
 
     async def main() -> None:
-        async with served(script, tokenizer=tokenizer, **options) as parts:
+        async with AsyncExitStack() as stack:
+            if echo is not None:
+                options["link"] = stack.enter_context(echo_engine.engine_thread(echo))
+            parts = await stack.enter_async_context(served(script, tokenizer=tokenizer, **options))
             sock = socket.socket()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-            sock.bind(("127.0.0.1", 0))
-            server = uvicorn.Server(uvicorn.Config(parts.app, log_level="error", lifespan="off"))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", port))
+            config = uvicorn.Config(
+                parts.app, log_level="critical", lifespan="off", timeout_graceful_shutdown=2
+            )
+            server = uvicorn.Server(config)
             task = asyncio.create_task(server.serve([sock]))
             while not server.started:
                 await asyncio.sleep(0.005)
