@@ -97,8 +97,10 @@ def duration(seconds: float | None) -> str:
     """Seconds in the unit that suits them, in 6 columns at most below 1,000 hours."""
     if seconds is None:
         return NONE
+    if seconds < 0.09995:
+        return f"{seconds * 1000:.1f}ms"
     if seconds < 0.9995:
-        return f"{seconds * 1000:.3g}ms" if seconds < 0.0995 else f"{seconds * 1000:.0f}ms"
+        return f"{seconds * 1000:.0f}ms"
     if seconds < 99.95:
         return f"{seconds:.1f}s"
     if seconds < 5970:
