@@ -60,7 +60,7 @@ class Session:
         self.screen.resize(height, width)
         self._set_size(width, height)
 
-    def until(self, condition: Callable[[str], Any], within_s: float = 15.0) -> Any:
+    def until(self, condition: Callable[[str], Any], within_s: float = 40.0) -> Any:
         """Watches until the screen is so; returns what the condition returned."""
         deadline = time.monotonic() + within_s
         while not (found := condition(self.text)):
@@ -79,7 +79,7 @@ class Session:
         self._stream.feed(piece)
         return piece
 
-    def end(self, within_s: float = 10.0) -> int:
+    def end(self, within_s: float = 30.0) -> int:
         """Waits for its end; returns the exit status."""
         deadline = time.monotonic() + within_s
         while self.process.poll() is None:
