@@ -25,6 +25,8 @@ export class BlockMap {
     this.over = root.querySelector(".over");
     this.mode = "state";
     this.lit = [];
+    /** Blocks to outline: {blocks, colour}, the colour a property of the theme. */
+    this.marks = [];
     this.cursor = null;
     this.size = 0;
     this.columns = 1;
@@ -121,6 +123,10 @@ export class BlockMap {
     const context = this.over.getContext("2d");
     context.clearRect(0, 0, this.over.width, this.over.height);
     if (this.lit.length) this.#paintLit(context);
+    for (const { blocks, colour } of this.marks) {
+      const value = themeValue(colour);
+      for (const block of blocks) this.#outline(context, block, value);
+    }
     if (this.cursor !== null) this.#outline(context, this.cursor, this.ink);
   }
 

@@ -12,9 +12,11 @@ _TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
+    "json": "application/json",
 }
 PREFIX = "/dashboard"
-_START = "index.html"
+_PAGES = {"index.html": ("/", PREFIX), "replay.html": ("/replay",)}
+"""Where pages are served; all else has its name."""
 
 
 class Asset(NamedTuple):
@@ -34,6 +36,6 @@ def assets() -> dict[str, Asset]:
         if kind is not None:
             body = file.read_bytes()
             etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-            found[f"{PREFIX}/{file.name}"] = Asset(body, kind, etag)
-    start = found.pop(f"{PREFIX}/{_START}")
-    return {"/": start, PREFIX: start, **found}
+            for path in _PAGES.get(file.name, (f"{PREFIX}/{file.name}",)):
+                found[path] = Asset(body, kind, etag)
+    return found

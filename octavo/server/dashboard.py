@@ -1,4 +1,4 @@
-"""``/`` and ``/dashboard``: the page that shows the server at work.
+"""``/`` and ``/dashboard``: the page that shows the server at work; ``/replay``: recorded traces.
 
 Static files without a build step, which load nothing from other sites; the page reads
 ``/stats/stream``, and needs no key itself: it asks for one if the stream does.

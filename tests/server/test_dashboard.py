@@ -21,14 +21,15 @@ GUARDED = ServerConfig(security=SecurityConfig(api_key=("k",), metrics_key="m"))
 
 def test_the_page_and_all_that_it_loads(within: Within) -> None:
     async def scenario(client: Client) -> None:
-        for path in ("/", "/dashboard"):
+        for path in ("/", "/dashboard", "/replay"):
             answer = await client.http.get(path)
             assert answer.status_code == 200
             assert answer.headers["content-type"] == "text/html; charset=utf-8"
         policy = answer.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'") and "unsafe" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
-        loaded = set(re.findall(r'(?:src|href)="(dashboard/[^"]+)"', answer.text))
+        text = answer.text + (await client.http.get("/replay")).text
+        loaded = set(re.findall(r'(?:src|href)="(dashboard/[^"]+)"', text))
         seen = set[str]()
         while loaded - seen:
             name = (loaded - seen).pop()
@@ -36,9 +37,8 @@ def test_the_page_and_all_that_it_loads(within: Within) -> None:
             found = await client.http.get(f"/{name}")
             assert found.status_code == 200, name
             loaded |= {f"dashboard/{module}" for module in re.findall(r'"\./(.+\.js)"', found.text)}
-        assert seen == {f"dashboard/{file.name}" for file in FOLDER.iterdir()} - {
-            "dashboard/index.html"
-        }
+        pages = {"dashboard/index.html", "dashboard/replay.html"}
+        assert seen == {f"dashboard/{file.name}" for file in FOLDER.iterdir()} - pages
 
     within(scenario, config=GUARDED)
 
