@@ -40,7 +40,17 @@ if TYPE_CHECKING:
     from octavo.server.batch.lines import Outcome
     from octavo.server.batch.runner import BatchRunner, Tally
 
-_SERVER_FLAGS = frozenset({"served_model_name", "chat_template", "max_logprobs", "pooling"})
+_SERVER_FLAGS = frozenset(
+    {
+        "served_model_name",
+        "chat_template",
+        "trust_request_chat_template",
+        "tool_call_parser",
+        "reasoning_parser",
+        "max_logprobs",
+        "pooling",
+    }
+)
 _NO_FLAGS = frozenset(item.name for item in dataclasses.fields(ServerConfig)) - _SERVER_FLAGS
 _MORE_THAN_RUN = 16
 """Requests that wait in the engine, so that no place in it is empty while an answer is written."""

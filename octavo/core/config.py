@@ -25,6 +25,8 @@ from octavo.core.types import (
     PolicyName,
     Pooling,
     QuantizationOption,
+    ReasoningParserOption,
+    ToolParserOption,
 )
 
 _MAX_DRAIN_S = 86_400
@@ -207,6 +209,18 @@ class ServerConfig:
 
     chat_template: str | None = None
     """File with a Jinja chat template, instead of the model's own."""
+
+    trust_request_chat_template: bool = False
+    """Let requests bring a chat template of their own: a program that may take any time to run."""
+
+    tool_call_parser: ToolParserOption = "auto"
+    """How the model writes tool calls; auto tells it from the chat template. hermes is also for
+    Qwen2.5 and Qwen3."""
+
+    reasoning_parser: ReasoningParserOption = "auto"
+    """How the model writes what it thinks: not at all (none), between <think> and </think> if it or
+    the prompt opens it (qwen3), or in every answer up to </think> (deepseek_r1). auto takes qwen3
+    if the chat template has </think>."""
 
     drain_timeout_s: float = 30.0
     """Seconds that running requests get to finish after the first Ctrl-C or SIGTERM."""

@@ -184,6 +184,9 @@ class SamplingParams:
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
 
+    shown_special_token_ids: tuple[TokenId, ...] = ()
+    """Special tokens that stay in the text all the same: marks that whoever reads it needs."""
+
     spaces_between_special_tokens: bool = True
     """Put spaces between special tokens in the text when they are kept."""
 
@@ -191,7 +194,7 @@ class SamplingParams:
         for name in ("stop", "bad_words"):
             value = getattr(self, name)
             object.__setattr__(self, name, _strings(name, value))
-        for name in ("stop_token_ids", "allowed_token_ids"):
+        for name in ("stop_token_ids", "allowed_token_ids", "shown_special_token_ids"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, _token_ids(name, value))

@@ -90,6 +90,7 @@ class _Completion:
             request.output.prompt_token_ids,
             params.skip_special_tokens,
             params.spaces_between_special_tokens,
+            params.shown_special_token_ids,
         )
         self._stop = (
             StopMatcher(params.stop, params.include_stop_str_in_output) if params.stop else None

@@ -17,6 +17,7 @@ from octavo.server.access.control import Access
 from octavo.server.access.limits import Account
 from octavo.server.access.tenant import TenantEngine
 from octavo.server.errors import UnknownModel
+from octavo.server.parsing.formats import AnswerFormat, answer_format
 from octavo.server.record import RecordedEngine, RequestRecord, Sink
 from octavo.tokenizer.chat_template import ChatTemplate
 
@@ -40,6 +41,11 @@ class ServerState:
     owners: dict[RequestId, str] = field(default_factory=dict)
     """Whose requests are in flight: names of API keys by request id."""
     started: int = field(default_factory=lambda: int(time.time()))
+
+    def answer_format(self, template: ChatTemplate | None = None) -> AnswerFormat:
+        """How the model writes answers to a conversation in this template, or in its own."""
+        source = (template or self.chat_template).source
+        return answer_format(source, self.config.tool_call_parser, self.config.reasoning_parser)
 
     @property
     def max_model_len(self) -> int:

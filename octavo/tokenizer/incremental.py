@@ -8,7 +8,7 @@ new ones, and the difference is the new text.
 from __future__ import annotations
 
 from codecs import utf_8_decode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from octavo.core.types import TokenId
@@ -42,11 +42,14 @@ def incremental_decoder(
     prompt_ids: Sequence[TokenId] = (),
     skip_special_tokens: bool = True,
     spaces_between_special_tokens: bool = True,
+    shown: Iterable[TokenId] = (),
 ) -> IncrementalDecoder:
-    """The decoder that fits the tokenizer; the options are those of `Tokenizer.decode`."""
+    """The decoder that fits the tokenizer; the options are those of `Tokenizer.decode`, and
+    ``shown`` special tokens are kept in any case."""
+    hidden = tokenizer.all_special_ids.difference(shown) if skip_special_tokens else frozenset()
     if tokenizer.rules is not None:
-        return ByteDecoder(tokenizer, prompt_ids, skip_special_tokens)
-    return WindowDecoder(tokenizer, prompt_ids, skip_special_tokens, spaces_between_special_tokens)
+        return ByteDecoder(tokenizer, prompt_ids, hidden)
+    return WindowDecoder(tokenizer, prompt_ids, hidden, spaces_between_special_tokens)
 
 
 class ByteDecoder:
@@ -58,9 +61,9 @@ class ByteDecoder:
     __slots__ = ("_after_half_character", "_num_stripped", "_pending", "_pieces")
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt_ids: Sequence[TokenId], skip_special_tokens: bool
+        self, tokenizer: Tokenizer, prompt_ids: Sequence[TokenId], hidden: frozenset[TokenId]
     ) -> None:
-        self._pieces = tokenizer.visible_pieces if skip_special_tokens else tokenizer.pieces
+        self._pieces = tokenizer.pieces_without(hidden)
         tail = b""
         for token_id in reversed(prompt_ids):
             tail = self._pieces[token_id] + tail
@@ -109,12 +112,12 @@ class WindowDecoder:
         self,
         tokenizer: Tokenizer,
         prompt_ids: Sequence[TokenId],
-        skip_special_tokens: bool,
+        hidden: frozenset[TokenId],
         spaces_between_special_tokens: bool,
     ) -> None:
         self._tokenizer = tokenizer
         special = tokenizer.all_special_ids
-        self._hidden = special if skip_special_tokens else frozenset()
+        self._hidden = hidden
         self._split_between = frozenset() if spaces_between_special_tokens else special
         seen = [i for i in prompt_ids[-4 * _WINDOW_TOKENS :] if self._is_visible(i)]
         self._window = seen[-_WINDOW_TOKENS:]

@@ -48,6 +48,16 @@ class Tokenizer:
         self.visible_pieces = BytePieces(
             backend, rules, self.added_tokens, hidden=self.all_special_ids
         )
+        self._pieces_without = {frozenset[TokenId](): self.pieces}
+        self._pieces_without[self.all_special_ids] = self.visible_pieces
+
+    def pieces_without(self, hidden: frozenset[TokenId]) -> BytePieces:
+        """The bytes of all tokens but the hidden ones; made once for each set of them."""
+        pieces = self._pieces_without.get(hidden)
+        if pieces is None:
+            pieces = BytePieces(self.backend, self.rules, self.added_tokens, hidden=hidden)
+            self._pieces_without[hidden] = pieces
+        return pieces
 
     @property
     def bos_token(self) -> str | None:

@@ -58,7 +58,6 @@ def test_cuts_make_no_difference(
     form = AnswerFormat(calls=calls, reasoning=reasoning)
     use = ToolUse(tools=TOOLS, mode="auto", is_parallel=is_parallel)
     make = plan_answer(form, TOKENIZER, use=use).make_parser
-    assert make is not None
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=9)))
     pieces = [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
     whole = read_whole(make(is_eager), text)
@@ -73,7 +72,6 @@ def test_an_answer_without_calls_is_its_text(text: str, calls: CallFormat) -> No
     make = plan_answer(
         AnswerFormat(calls=calls), TOKENIZER, use=ToolUse(tools=TOOLS, mode="auto")
     ).make_parser
-    assert make is not None
     content, _, found = read_whole(make(False), text)
     if not found:
         assert content == text
@@ -85,7 +83,6 @@ def test_arguments_of_finished_calls_are_json(text: str, calls: CallFormat) -> N
     make = plan_answer(
         AnswerFormat(calls=calls), TOKENIZER, use=ToolUse(tools=TOOLS, mode="auto")
     ).make_parser
-    assert make is not None
     _, _, found = read_whole(make(False), text + "\n</tool_call>!")
     for name, arguments in found[:-1]:
         assert name in {tool.name for tool in TOOLS}

@@ -175,7 +175,7 @@ def test_a_role_that_the_template_knows(within: Within) -> None:
         ([{"role": "usre", "content": "hi"}], "messages[0].role", "'usre'"),
         ([{"content": "hi"}], "messages[0].role", "missing"),
         ([user(nmae="x")], "messages[0].nmae", "did you mean name"),
-        ([user(tool_calls=[{}])], "messages[0].tool_calls", "not supported"),
+        ([user(tool_calls=[{}])], "messages[0].tool_calls[0].function", "missing"),
     ],
 )
 def test_messages_that_cannot_be_served(

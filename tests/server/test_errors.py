@@ -237,7 +237,6 @@ NOT_OFFERED: dict[str, Any] = {
     "functions": [{"name": "f"}],
     "modalities": ["audio"],
     "moderation": {"model": "m"},
-    "parallel_tool_calls": False,
     "prediction": {"type": "content"},
     "prompt_cache_options": {"mode": "explicit"},
     "prompt_cache_retention": "24h",
@@ -245,8 +244,6 @@ NOT_OFFERED: dict[str, Any] = {
     "service_tier": "flex",
     "store": True,
     "suffix": "x",
-    "tool_choice": "auto",
-    "tools": [{"type": "function"}],
     "verbosity": "low",
     "web_search_options": {},
 }
@@ -260,6 +257,17 @@ def test_parameters_that_are_not_offered(within: Within, name: str) -> None:
         assert error["code"] == "unsupported_parameter"
         assert error["message"].startswith(f"{name} is not supported")
         await client.chat(**{name: None})
+
+    within(scenario)
+
+
+@pytest.mark.parametrize("name", ["tools", "tool_choice", "parallel_tool_calls"])
+def test_tools_are_for_conversations(within: Within, name: str) -> None:
+    values = {"tools": [{"type": "function"}], "tool_choice": "auto", "parallel_tool_calls": False}
+
+    async def scenario(client: Client) -> None:
+        error = await client.refused(COMPLETIONS, {"prompt": "a", name: values[name]})
+        assert (error["param"], error["code"]) == (name, "unsupported_parameter")
 
     within(scenario)
 

@@ -128,10 +128,10 @@ def test_errors_have_their_class(client: openai.OpenAI) -> None:
         client.chat.completions.create(
             model=MODEL,
             messages=HI,
-            tools=[{"type": "function", "function": {"name": "f"}}],
+            functions=[{"name": "f"}],
             stream=True,
         )
-    assert tools.value.param == "tools"
+    assert tools.value.param == "functions"
 
 
 def test_many_at_once(server: tuple[str, Served]) -> None:

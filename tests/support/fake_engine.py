@@ -69,7 +69,8 @@ class _Run:
         prompt, params = self.submit.prompt_token_ids, self.submit.params
         if params.max_tokens == 0:
             return self._end_of_prompt(script)
-        token = prompt[self.num_tokens % len(prompt)]
+        source = script.answer_ids or prompt
+        token = source[self.num_tokens % len(source)]
         first = self.num_tokens == 0
         self.num_tokens += 1
         is_end = token in self.submit.eos_token_ids and not params.ignore_eos
@@ -123,6 +124,10 @@ class Script:
     num_cached_tokens: int = 0
     fail_after_tokens: int | None = None
     """Every completion fails with its token of this number."""
+    answer: str | None = None
+    """What every completion says; the prompt if there is none."""
+    answer_ids: list[int] = field(default_factory=list)
+    """The same as tokens, the last one ends it; filled in where the tokenizer is known."""
     die_after_steps: int | None = None
     refuse: RequestDelta | None = None
     """What to answer to every request; its id is filled in."""
@@ -262,6 +267,8 @@ async def served(
 ) -> AsyncIterator[Served]:
     """The application over a started front end; over the script if no ``link`` is given."""
     script = script or Script()
+    if script.answer is not None:
+        script.answer_ids = [*tokenizer.encode(script.answer, False), EOS]
     if link is None:
         link = FakeEngine(script, make_info(tokenizer.vocab_size, max_model_len))
     engine = AsyncEngine(

@@ -22,8 +22,16 @@ from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
 from octavo.front.outputs import CompletionDelta, DecodedLogprob, RequestOutput
 from octavo.server.admission import check_room, timeout_s
-from octavo.server.openai.responses import Envelope, PromptTokensDetails, Usage, finite
+from octavo.server.openai.responses import (
+    CompletionTokensDetails,
+    Envelope,
+    PromptTokensDetails,
+    Usage,
+    finite,
+)
 from octavo.server.openai.schemas import SamplingBody
+from octavo.server.parsing.plan import AnswerPlan
+from octavo.server.parsing.reasoning import ReasoningMarks, ReasoningTokens
 from octavo.server.state import ServerState
 
 Result = TypeVar("Result")
@@ -46,6 +54,8 @@ class Job:
     prompts: list[list[TokenId]]
     params: SamplingParams
     id: str
+    plan: AnswerPlan = field(default_factory=AnswerPlan)
+    """How to read the answers."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     def envelope(
@@ -71,11 +81,26 @@ class Job:
         self.state.engine.check_open()
         check_room(self.state, self.params.n * len(self.prompts), sum(map(len, self.prompts)))
 
+    @contextmanager
+    def _named_as_sent(self) -> Iterator[None]:
+        """Calls the form of the output in an error what the client called it."""
+        try:
+            yield
+        except RequestError as error:
+            if error.param == "structured":
+                if self.plan.reads_calls:
+                    said = str(error).partition(": ")[2] or str(error)
+                    message = f"the parameters of a tool cannot be enforced: {said}"
+                    raise type(error)(message, param="tools") from None
+                is_newer = self.body.structured_outputs is not None
+                error.param = "structured_outputs" if is_newer else "response_format"
+            raise
+
     async def complete(self) -> list[RequestOutput]:
         """All prompts' outputs, in order. The first error ends all of them."""
         self._check_in()
         engine = self.state.engine
-        with _named_as_sent(self.body):
+        with self._named_as_sent():
             outputs = await all_or_none(
                 [
                     engine.complete(prompt, self.params, **self._options(number))
@@ -96,25 +121,13 @@ class Job:
             cast(Stream, engine.generate(prompt, self.params, **self._options(number)))
             for number, prompt in enumerate(self.prompts)
         ]
-        with _named_as_sent(self.body):
+        with self._named_as_sent():
             async with aclosing(_merge(streams)) as merged:
                 async for news in merged:
                     for delta in news[1]:
                         if delta.error is not None:
                             raise ExecutorError(delta.error)
                     yield news
-
-
-@contextmanager
-def _named_as_sent(body: SamplingBody) -> Iterator[None]:
-    """Calls the form of the output in an error what the client called it."""
-    try:
-        yield
-    except RequestError as error:
-        if error.param == "structured":
-            is_newer = body.structured_outputs is not None
-            error.param = "structured_outputs" if is_newer else "response_format"
-        raise
 
 
 def check_entry(state: ServerState, *, timeout: float | None, priority: int | None) -> None:
@@ -166,17 +179,28 @@ class UsageCounter:
         self._prompt_tokens = sum(map(len, job.prompts))
         self._cached: dict[int, int] = {}
         self._generated = 0
+        self._marks = job.plan.reasoning
+        self._reasoning: dict[tuple[int, int], ReasoningTokens] = {}
 
     def add(self, number: int, delta: CompletionDelta) -> None:
         """Takes in a piece of a completion of prompt ``number``."""
         self._generated += len(delta.token_ids)
+        if self._marks is not None:
+            place = number, delta.index
+            if place not in self._reasoning:
+                self._reasoning[place] = ReasoningTokens(self._marks)
+            self._reasoning[place].add(delta.token_ids)
         if delta.num_cached_tokens is not None and delta.index == 0:
             self._cached[number] = delta.num_cached_tokens
 
     @property
     def total(self) -> Usage:
         """The sum so far."""
-        return _usage(self._prompt_tokens, self._generated, sum(self._cached.values()))
+        usage = _usage(self._prompt_tokens, self._generated, sum(self._cached.values()))
+        if self._marks is not None:
+            thought = sum(tokens.count for tokens in self._reasoning.values())
+            usage.completion_tokens_details = CompletionTokensDetails(thought)
+        return usage
 
     @property
     def so_far(self) -> Usage | UnsetType | None:
@@ -186,13 +210,25 @@ class UsageCounter:
         return None if self.is_wanted else UNSET
 
 
-def usage_of(outputs: Sequence[RequestOutput]) -> Usage:
-    """What whole outputs cost; each prompt counts once, however many completions it has."""
-    return _usage(
+def usage_of(outputs: Sequence[RequestOutput], marks: ReasoningMarks | None = None) -> Usage:
+    """What whole outputs cost; each prompt counts once, however many completions it has.
+
+    Args:
+        marks: of the reasoning, to tell what it cost.
+    """
+    usage = _usage(
         sum(len(output.prompt_token_ids) for output in outputs),
         sum(len(c.token_ids) for output in outputs for c in output.outputs),
         sum(output.num_cached_tokens for output in outputs),
     )
+    if marks is not None:
+        thought = 0
+        for completion in (c for output in outputs for c in output.outputs):
+            tokens = ReasoningTokens(marks)
+            tokens.add(completion.token_ids)
+            thought += tokens.count
+        usage.completion_tokens_details = CompletionTokensDetails(thought)
+    return usage
 
 
 def _usage(prompt_tokens: int, generated: int, cached: int) -> Usage:

@@ -12,13 +12,14 @@ from typing import Any, TypeVar, cast
 
 from octavo.core.errors import ContextTooLong, InvalidParameter
 from octavo.core.types import TokenId
+from octavo.server.openai.conversation import plain_message, template_of, tools_of
 from octavo.server.openai.schemas import CompletionRequest, Message, TemplateBody
+from octavo.server.openai.tool_text import with_tools_as_text
 from octavo.server.state import ServerState
 
 Result = TypeVar("Result")
 
 MAX_PROMPTS = 1024
-_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 _TEMPLATE_NAMES = frozenset(
     {"self", "messages", "tools", "documents", "add_generation_prompt", "raise_exception"}
 )
@@ -96,6 +97,24 @@ def encode_chat(
     Raises:
         RequestError: there is no message, or the model's template cannot express them.
     """
+    return _tokens(chat_text(messages, body, state), body, state)
+
+
+def chat_text(
+    messages: Sequence[Message],
+    body: TemplateBody,
+    state: ServerState,
+    *,
+    shows_tools: bool = True,
+) -> str:
+    """A conversation as the model sees it.
+
+    Args:
+        shows_tools: the model is told of the tools.
+
+    Raises:
+        RequestError: there is no message, or the model's template cannot express them.
+    """
     if not messages:
         raise InvalidParameter("messages is empty: send at least one", param="messages")
     variables = body.chat_template_kwargs or {}
@@ -105,43 +124,34 @@ def encode_chat(
             f"chat_template_kwargs has {taken!r}, which is set by other parameters: leave it out",
             param="chat_template_kwargs",
         )
-    text = state.chat_template.render(
-        [_plain(message, index, state) for index, message in enumerate(messages)],
+    template = template_of(body, state)
+    tools = tools_of(body) if shows_tools else []
+    plain = [plain_message(message, index, template) for index, message in enumerate(messages)]
+    form = state.answer_format(template)
+    if not form.shows_tools:
+        plain = with_tools_as_text(plain, tools, form.calls)
+    return template.render(
+        plain,
+        tools=[tool.described() for tool in tools] or None,
         add_generation_prompt=body.add_generation_prompt is not False,
         **variables,
     )
+
+
+def _tokens(text: str, body: TemplateBody, state: ServerState) -> list[TokenId]:
     # Templates spell out the special tokens, so that adding them is the exception.
     return state.engine.tokenizer.encode(text, body.add_special_tokens is True)
 
 
-def chat_prompt(messages: Sequence[Message], body: TemplateBody, state: ServerState) -> list[int]:
-    """A conversation as token ids that the model can answer.
+def chat_tokens(text: str, body: TemplateBody, state: ServerState) -> list[TokenId]:
+    """A conversation from `chat_text` as token ids that the model can answer.
 
     Raises:
-        RequestError: as `encode_chat`, or the conversation is too long.
+        RequestError: the conversation is too long.
     """
-    token_ids = encode_chat(messages, body, state)
+    token_ids = _tokens(text, body, state)
     _check(token_ids, "messages", state)
     return token_ids
-
-
-def _plain(message: Message, index: int, state: ServerState) -> dict[str, Any]:
-    """A message as templates expect it: text parts joined, and no field that was not sent."""
-    role, source = message.role, state.chat_template.source or ""
-    if role == "developer" and "developer" not in source:
-        role = "system"  # the newer word for it, which most templates do not know
-    elif role not in _ROLES and f"'{role}'" not in source and f'"{role}"' not in source:
-        raise InvalidParameter(
-            f"messages[{index}].role is {role!r}: use system, user, assistant or tool",
-            param=f"messages[{index}].role",
-        )
-    content = message.content
-    if not isinstance(content, str):
-        content = "".join(part.text for part in content)
-    others = message.model_dump(
-        include={"name", "tool_call_id", "reasoning_content"}, exclude_none=True
-    )
-    return {"role": role, "content": content, **others}
 
 
 def _check(

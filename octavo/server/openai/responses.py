@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from octavo.core.types import FinishReason, TokenId
+
+ChatFinishReason: TypeAlias = FinishReason | Literal["tool_calls"]
 
 _LOWEST_LOGPROB = -9999.0
 
@@ -22,6 +24,12 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """What generated tokens were."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
     """What a request cost, in tokens."""
 
@@ -29,6 +37,8 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
+    """Known if the model marks its reasoning with tokens of their own."""
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -119,12 +129,40 @@ class ChatLogprobs(msgspec.Struct):
     content: list[TokenLogprob]
 
 
+class FunctionCall(msgspec.Struct, omit_defaults=True):
+    """Which function to call, with arguments as JSON text; or more of that text."""
+
+    name: str | None = None
+    arguments: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatToolCall(msgspec.Struct):
+    """A call in an answer."""
+
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
+class ToolCallDelta(msgspec.Struct, omit_defaults=True):
+    """A piece of a call: the first one has everything but the arguments."""
+
+    index: int
+    function: FunctionCall
+    id: str | None = None
+    type: str | None = None
+
+
 class ChatMessage(msgspec.Struct):
     """An answer."""
 
     role: str
     content: str | None
     refusal: str | None = None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    """The same by its newer name."""
+    tool_calls: list[ChatToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, omit_defaults=True):
@@ -133,7 +171,7 @@ class ChatChoice(msgspec.Struct, omit_defaults=True):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinishReason | None
     stop_reason: TokenId | str | None = None
     token_ids: list[TokenId] | None = None
 
@@ -142,7 +180,10 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
     """A piece of an answer."""
 
     role: str | None = None
-    content: str | None = None
+    content: str | msgspec.UnsetType | None = msgspec.UNSET
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, omit_defaults=True):
@@ -151,7 +192,7 @@ class ChatChunkChoice(msgspec.Struct, omit_defaults=True):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinishReason | None
     stop_reason: TokenId | str | None = None
     token_ids: list[TokenId] | None = None
 

@@ -11,6 +11,7 @@ from octavo.core.params import SamplingParams
 from octavo.core.types import TokenId
 from octavo.server.openai.schemas import SamplingBody
 from octavo.server.openai.structured import wanted_form
+from octavo.server.parsing.plan import AnswerPlan
 from octavo.server.state import ServerState
 from octavo.tokenizer.bad_words import with_bad_words
 
@@ -18,7 +19,15 @@ MAX_COMPLETIONS = 1024
 """Of one HTTP request, over all its prompts."""
 
 _SPECIAL = frozenset(
-    {"logprobs", "prompt_logprobs", "max_tokens", "logit_bias", "bad_words_token_ids", "structured"}
+    {
+        "logprobs",
+        "prompt_logprobs",
+        "max_tokens",
+        "logit_bias",
+        "bad_words_token_ids",
+        "structured",
+        "shown_special_token_ids",
+    }
 )
 _SAME_NAME = tuple(item.name for item in fields(SamplingParams) if item.name not in _SPECIAL)
 _MAX_ID_DIGITS = 10
@@ -33,6 +42,7 @@ def sampling_params(
     logprobs: tuple[str, int | None],
     prompt_logprobs: int | None,
     least_tokens: int = 1,
+    plan: AnswerPlan | None = None,
 ) -> SamplingParams:
     """What the client asked for, on top of what the model recommends.
 
@@ -40,6 +50,7 @@ def sampling_params(
         max_tokens: the parameter that says it, and how many; None for what the context holds.
         logprobs: the parameter that says it, and the alternatives a position; None for none.
         least_tokens: what max_tokens must be at least.
+        plan: how the answers are read, if they are more than text.
 
     Raises:
         InvalidParameter: a value is out of range.
@@ -63,7 +74,8 @@ def sampling_params(
         logprobs=logprobs[1],
         prompt_logprobs=prompt_logprobs,
         logit_bias=_logit_bias(body.logit_bias or {}),
-        structured=wanted_form(body),
+        structured=wanted_form(body) if plan is None else plan.structured,
+        shown_special_token_ids=() if plan is None else plan.shown_token_ids,
     )
     if params.n * len(prompts) > MAX_COMPLETIONS:
         name = "best_of" if getattr(body, "best_of", None) else "n"

@@ -88,6 +88,12 @@ def _schema_form(value: Any) -> str | None:
     return forms.get(type(value))
 
 
+def _choice_form(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return "~allowed" if value.get("type") == "allowed_tools" else "~named"
+    return "~text" if isinstance(value, str) else None
+
+
 def _form(choose: Callable[[Any], str | None], wanted: str) -> Discriminator:
     """Picks the union's member by the value's form, so that complaints are about that one."""
     return Discriminator(
@@ -266,6 +272,23 @@ class TextPart(_Body):
         return data
 
 
+class CalledFunction(_Body):
+    """Which function was called, and how."""
+
+    name: str
+    arguments: str = Field(description="JSON text; what is no JSON is shown to the model as it is.")
+    parsed_arguments: Any = Field(None, description="Has no effect: clients add it.")
+
+
+class MessageToolCall(_Body):
+    """A tool call in an earlier answer."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = Field(None, description="Has no effect.")
+
+
 class Message(_Body):
     """One message of a conversation."""
 
@@ -274,24 +297,89 @@ class Message(_Body):
         "audio": (),
         "function_call": (),
         "refusal": ("",),
-        "tool_calls": ([],),
     }
 
     role: str
-    content: Annotated[
-        Annotated[str, Tag("~text")] | Annotated[list[TextPart], Tag("~list")],
-        _form(_text_or_list, "a string or a list of text parts"),
-    ]
+    content: (
+        Annotated[
+            Annotated[str, Tag("~text")] | Annotated[list[TextPart], Tag("~list")],
+            _form(_text_or_list, "a string or a list of text parts"),
+        ]
+        | None
+    ) = Field(None, description="May be left out beside tool_calls.")
+    tool_calls: list[MessageToolCall] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = Field(
         None, description="What the assistant thought before it answered."
     )
+    reasoning: str | None = Field(None, description="The same by its newer name.")
+    parsed: Any = Field(None, description="Has no effect: clients add it.")
+
+
+class FunctionDefinition(_Body):
+    """A function that the model may ask to call."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(
+        None, description="JSON schema of its arguments; none if it is left out."
+    )
+    strict: bool | None = Field(
+        None,
+        description="Hold the arguments to the schema even if the model need not call.",
+    )
+
+
+class ToolDefinition(_Body):
+    """A tool."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionName(_Body):
+    """A function."""
+
+    name: str
+
+
+class NamedTool(_Body):
+    """One of the tools."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class ToolSubset(_Body):
+    """Some of the tools."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool] = Field(min_length=1)
+
+
+class AllowedTools(_Body):
+    """A choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: ToolSubset
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("~text")]
+    | Annotated[NamedTool, Tag("~named")]
+    | Annotated[AllowedTools, Tag("~allowed")],
+    _form(_choice_form, "'none', 'auto', 'required', or an object that names a tool"),
+]
 
 
 class TemplateBody(_Body):
     """How a conversation becomes a prompt."""
 
+    tools: list[ToolDefinition] | None = None
+    chat_template: str | None = Field(
+        None, description="Instead of the model's own, with --trust-request-chat-template."
+    )
     add_generation_prompt: bool | None = None
     add_special_tokens: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -300,7 +388,20 @@ class TemplateBody(_Body):
 class ChatCompletionRequest(TemplateBody, SamplingBody):
     """Body of ``/v1/chat/completions``."""
 
+    unsupported = {
+        name: value
+        for name, value in _NOT_YET.items()
+        if name not in ("tools", "tool_choice", "parallel_tool_calls")
+    }
+
     messages: list[Message]
+    tool_choice: ToolChoice | None = Field(
+        None, description="auto if there are tools, none otherwise."
+    )
+    parallel_tool_calls: bool | None = Field(None, description="False: one call an answer at most.")
+    include_reasoning: bool | None = Field(
+        None, description="False: leave out what the model thinks."
+    )
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None

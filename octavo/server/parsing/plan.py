@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo.core.errors import InvalidParameter, UnsupportedParameter
 from octavo.core.params import Structured
 from octavo.core.types import TokenId
 from octavo.grammar.source import json_rule
 from octavo.server.parsing import reasoning
-from octavo.server.parsing.events import AnswerParser, Event, Text, ToolCallArguments, ToolCallStart
+from octavo.server.parsing.events import AnswerParser, Event, ToolCallArguments, ToolCallStart
 from octavo.server.parsing.formats import AnswerFormat
 from octavo.server.parsing.grammar import CallGrammar, mark_id, thinking_rule
 from octavo.server.parsing.json_calls import HERMES, LLAMA3, JsonCallParser
-from octavo.server.parsing.reasoning import ReasoningParser
+from octavo.server.parsing.plain import PlainParser
+from octavo.server.parsing.reasoning import ReasoningMarks, ReasoningParser
 from octavo.server.parsing.tools import ToolUse
-from octavo.server.parsing.writer import EventWriter
 from octavo.server.parsing.xml_calls import XmlCallParser
 from octavo.tokenizer.tokenizer import Tokenizer
 
@@ -36,17 +36,21 @@ _MARKS = {
 class AnswerPlan:
     """How to read the answers of a request."""
 
-    make_parser: Callable[[bool], AnswerParser] | None = None
-    """A parser for one answer, which is told whether it is streamed; None if an answer is nothing
-    but text."""
+    make_parser: Callable[[bool], AnswerParser] = lambda _: PlainParser()
+    """A new parser for one answer: eager if the argument is true, as streams want it."""
     structured: Structured | None = None
     """The form that the answer must have."""
     shown_token_ids: tuple[TokenId, ...] = ()
     """Special tokens that the parser must see, though clients do not."""
-    reasoning_end: TokenId | None = None
-    """The token that ends the reasoning, if there may be any and it has one."""
-    reads_calls: bool = False
-    """Whether there may be tool calls."""
+    use: ToolUse = field(default_factory=ToolUse)
+    """The tools that the answer may call."""
+    reasoning: ReasoningMarks | None = None
+    """How to tell which tokens are reasoning, if there may be any and one can."""
+
+    @property
+    def reads_calls(self) -> bool:
+        """Whether there may be tool calls."""
+        return bool(self.use.allowed)
 
 
 def plan_answer(
@@ -85,9 +89,14 @@ def plan_answer(
         make_parser=_maker(form, use, thinks=thinks, is_open=is_open),
         structured=structured,
         shown_token_ids=tuple(i for i in found if i in tokenizer.all_special_ids and i is not None),
-        reasoning_end=mark_id(reasoning.END, tokenizer) if thinks else None,
-        reads_calls=bool(use.allowed),
+        use=use,
+        reasoning=_reasoning_marks(tokenizer, is_open=is_open) if thinks else None,
     )
+
+
+def _reasoning_marks(tokenizer: Tokenizer, *, is_open: bool) -> ReasoningMarks | None:
+    begin, end = mark_id(reasoning.BEGIN, tokenizer), mark_id(reasoning.END, tokenizer)
+    return None if begin is None or end is None else ReasoningMarks(begin, end, is_open)
 
 
 def _opens_reasoning(form: AnswerFormat, prompt: str) -> bool:
@@ -160,9 +169,7 @@ def _json_of(wanted: Structured) -> str:
 
 def _maker(
     form: AnswerFormat, use: ToolUse, *, thinks: bool, is_open: bool
-) -> Callable[[bool], AnswerParser] | None:
-    if not use.allowed and not thinks:
-        return None
+) -> Callable[[bool], AnswerParser]:
     schemas = {tool.name: tool.schema for tool in use.allowed}
 
     def make(is_eager: bool) -> AnswerParser:
@@ -178,21 +185,6 @@ def _maker(
         return ReasoningParser(answer, is_open=is_open) if thinks else answer
 
     return make
-
-
-class PlainParser:
-    """See `AnswerParser`: everything is text."""
-
-    def __init__(self) -> None:
-        self._writer = EventWriter()
-
-    def feed(self, text: str) -> list[Event]:
-        """The text."""
-        return [Text(text)] if text else []
-
-    def finish(self) -> list[Event]:
-        """Nothing."""
-        return []
 
 
 class FirstCall:

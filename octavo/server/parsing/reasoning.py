@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from octavo.core.types import TokenId
 from octavo.server.parsing.events import AnswerParser, Event, Reasoning
 from octavo.server.parsing.writer import num_held
 
 BEGIN, END = "<think>", "</think>"
+
+
+class ReasoningMarks(NamedTuple):
+    """Tokens around reasoning."""
+
+    begin: TokenId
+    end: TokenId
+    is_open: bool
+    """Whether the answer begins inside."""
+
+
+class ReasoningTokens:
+    """Counts the tokens of one answer that are reasoning, its marks among them."""
+
+    def __init__(self, marks: ReasoningMarks) -> None:
+        self.count = 0
+        self._marks = marks
+        self._is_inside = marks.is_open
+
+    def add(self, token_ids: Iterable[TokenId]) -> None:
+        """More tokens of the answer."""
+        for token_id in token_ids:
+            self._is_inside |= token_id == self._marks.begin
+            self.count += self._is_inside
+            self._is_inside &= token_id != self._marks.end
 
 
 class ReasoningParser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -57,8 +58,8 @@ class ToolUse:
     """The tools that may be called."""
 
     def __post_init__(self) -> None:
-        names = [tool.name for tool in self.tools]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        names = Counter(tool.name for tool in self.tools)
+        twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:
             raise InvalidParameter(f"tools has {twice!r} twice: use other names", param="tools")
         for tool in self.tools:

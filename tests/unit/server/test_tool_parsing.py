@@ -26,7 +26,6 @@ def parser(calls: CallFormat = "hermes", prompt: str = "", **options: Any) -> An
     form = AnswerFormat(calls=calls, reasoning=options.pop("reasoning", "none"))
     use = ToolUse(tools=TOOLS, mode="auto", **options)
     make = plan_answer(form, TOKENIZER, use=use, prompt=prompt).make_parser
-    assert make is not None
     return make(is_eager)
 
 

@@ -44,7 +44,9 @@ PARAMS: dict[str, st.SearchStrategy[Any]] = {
     "logprobs": st.none() | IDS,
     "prompt_logprobs": st.none() | IDS,
     "skip_special_tokens": st.booleans(),
+    "speculative": st.booleans(),
     "spaces_between_special_tokens": st.booleans(),
+    "shown_special_token_ids": st.lists(IDS),
 }
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
