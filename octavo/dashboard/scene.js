@@ -91,10 +91,11 @@ export function drawLine(root, none, trace) {
 
 /** Block tables, logical → physical, with what is new in them. */
 export function drawTables(root, trace, lit, on) {
-  const { given, copied, hits } = trace.marks();
-  const kinds = new Map();
-  for (const block of hits) kinds.set(block, "hit");
-  for (const block of [...given, ...copied]) kinds.set(block, "given");
+  const { given, copied } = trace.marks();
+  const fresh = new Set([...given, ...copied]);
+  const found = new Map(trace.step.admitted.map(({ id, blocks }) => [id, new Set(blocks)]));
+  const kindOf = (id, block) =>
+    fresh.has(block) ? "given" : found.get(id)?.has(block) ? "hit" : "";
   const shown = [...trace.tables].slice(0, MAX_TABLES);
   root.replaceChildren(
     ...shown.map(([id, table]) => {
@@ -108,7 +109,7 @@ export function drawTables(root, trace, lit, on) {
       button.textContent = shortId(id);
       const chips = table
         .slice(0, MAX_CHIPS)
-        .map((block) => el("li", { className: kinds.get(block) ?? "" }, String(block)));
+        .map((block) => el("li", { className: kindOf(id, block) }, String(block)));
       const more = table.length - chips.length;
       if (more) chips.push(el("li", {}, `and ${count(more)} more`));
       const head = el("p", {}, button, ` ${plural(table.length, "block")}`);

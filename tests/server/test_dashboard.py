@@ -21,7 +21,7 @@ GUARDED = ServerConfig(security=SecurityConfig(api_key=("k",), metrics_key="m"))
 
 def test_the_page_and_all_that_it_loads(within: Within) -> None:
     async def scenario(client: Client) -> None:
-        for path in ("/", "/dashboard", "/replay"):
+        for path in ("/replay", "/", "/dashboard"):
             answer = await client.http.get(path)
             assert answer.status_code == 200
             assert answer.headers["content-type"] == "text/html; charset=utf-8"
