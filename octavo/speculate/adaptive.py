@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from octavo.core.types import RequestId
-from octavo.speculate.cost import StepCost
+from octavo.speculate.cost import Drift, StepCost
 
 _PRIOR_GUESSES = 4.0
 """How many guesses the experience with other requests counts as for a new one."""
@@ -22,6 +22,8 @@ _GAIN = 1.02
 """A draft must promise this many times the speed of none: times are noisy, and no draft is safe."""
 _PROBE_EVERY = (64, 1024)
 """Steps after which a short draft is tried where none pays: at first, and at last."""
+_PLAIN_EVERY = 64
+"""Steps with drafts after which there is one without, so that its cost stays known."""
 _PROBE_SHARE = 8
 """One row of so many takes part in a probe that a model has to make a pass for."""
 
@@ -80,7 +82,8 @@ class DraftLengths:
     def __init__(self, longest: int, *, by_model: bool = False) -> None:
         self._longest = longest
         self._by_model = by_model
-        self._step_cost, self._pass_cost = StepCost(), StepCost()
+        drift = Drift()
+        self._step_cost, self._pass_cost = StepCost(drift), StepCost(drift)
         self._all = Acceptance(0.5)
         self._requests: dict[RequestId, Acceptance] = {}
         self._share_drafted = 1.0
@@ -89,11 +92,19 @@ class DraftLengths:
         """The same in the step under construction, of which one row drafts at least."""
         self._costs: list[float] = []
         """Seconds of the step under construction, by length of its drafts."""
+        self._has_drafted = self._is_plain = False
+        """Whether the last step had drafts, and whether this one must have none."""
+        self._num_drafted_steps = 0
         self._chosen: dict[RequestId, int] = {}
         """Of the step under construction, where a model makes the drafts."""
 
     def begin_step(self, request_ids: Collection[RequestId]) -> None:
         """These requests have one token to compute in the next step, and may draft."""
+        self._num_drafted_steps += self._has_drafted
+        self._has_drafted = False
+        self._is_plain = self._num_drafted_steps >= _PLAIN_EVERY
+        if self._is_plain:
+            self._num_drafted_steps = 0
         rows = max(1, len(request_ids))
         one_pass = self._pass_cost.seconds(rows) if self._by_model else 0.0
         self._drafting = max(self._share_drafted, 1 / rows)
@@ -106,6 +117,8 @@ class DraftLengths:
 
     def choose(self, request_id: RequestId) -> int:
         """Tokens to guess for one of them."""
+        if self._is_plain:
+            return 0
         if self._by_model:
             return self._chosen.get(request_id, 0)
         acceptance = self._acceptance(request_id)
@@ -118,6 +131,7 @@ class DraftLengths:
 
     def observe_draft(self, request_id: RequestId, num_accepted: int, num_drafted: int) -> None:
         """What became of a request's draft."""
+        self._has_drafted = True
         self._acceptance(request_id).observe(num_accepted, num_drafted)
         self._all.observe(num_accepted, num_drafted)
 

@@ -6,12 +6,26 @@ import math
 from bisect import bisect_left
 from itertools import accumulate
 
-_NEWEST = 0.1
+_NEWEST = 0.03
 """Weight of a new step's time in the mean of steps of about its size."""
+_DRIFT = 0.1
+"""Weight of a new step's time in how fast the machine is just now."""
+_SETTLED = 4
+"""Steps of about one size after which they tell whether the machine has changed."""
 _LONGEST = 3.0
 """A step that took this many times longer than others of its size counts no more than this."""
 _PER_DOUBLING = 2
 """How finely sizes are told apart."""
+
+
+class Drift:
+    """How much slower than at first the machine is just now: other processes come and go, and sizes
+    that have not been run since must not look quick, or slow, because of it."""
+
+    __slots__ = ("factor",)
+
+    def __init__(self) -> None:
+        self.factor = 1.0
 
 
 class StepCost:
@@ -19,11 +33,15 @@ class StepCost:
 
     No formula: a step's time is flat while it is bound by memory, then grows with its size, with
     knees where blocks of a kernel begin.
+
+    Args:
+        drift: shared with the costs of other work on the same machine.
     """
 
-    __slots__ = ("_means", "_points")
+    __slots__ = ("_drift", "_means", "_points")
 
-    def __init__(self) -> None:
+    def __init__(self, drift: Drift | None = None) -> None:
+        self._drift = drift or Drift()
         self._means: dict[int, tuple[float, float, int]] = {}
         """Mean size, mean seconds, and how many steps; by rounded logarithm of the size."""
         self._points: list[tuple[float, float]] = []
@@ -33,7 +51,13 @@ class StepCost:
         """A step of this size, 1 at least, took so long."""
         key = round(_PER_DOUBLING * math.log2(size))
         mean_size, mean, count = self._means.get(key, (size, seconds, 0))
-        seconds = min(seconds, _LONGEST * mean)
+        if count:
+            seconds = min(seconds, _LONGEST * mean * self._drift.factor)
+        if count >= _SETTLED and mean > 0 < seconds:
+            self._drift.factor *= (seconds / (mean * self._drift.factor)) ** _DRIFT
+        seconds /= self._drift.factor
+        if not count:
+            mean = seconds
         weight = max(_NEWEST, 1 / (count + 1))
         self._means[key] = (
             mean_size + weight * (size - mean_size),
@@ -56,6 +80,9 @@ class StepCost:
         takes its share of the smallest, beyond the largest the line goes on, and before any was
         seen they cost nothing.
         """
+        return self._line(size) * self._drift.factor
+
+    def _line(self, size: float) -> float:
         points = self._points
         if not points:
             return 0.0

@@ -150,3 +150,42 @@ def test_it_finds_its_way_from_nothing() -> None:
                 for name in names:
                     made.observe_draft(name, length, length)
         assert abs(length - expected) <= 1
+
+
+def serve(
+    made: DraftLengths, *, rows: int, steps: int, times: float, pass_s: float | None
+) -> list[int]:
+    """A machine that is bound by memory up to 10 tokens, and ``times`` slower than it could be;
+    all guesses are right. Returns the lengths that were chosen."""
+    names, chosen = [f"r{number}" for number in range(rows)], []
+    for _ in range(steps):
+        made.begin_step(names)
+        lengths = [made.choose(name) for name in names]
+        num_tokens = rows + sum(lengths)
+        made.observe_step(num_tokens, times * max(0.010, 0.001 * num_tokens))
+        for name, length in zip(names, lengths, strict=True):
+            if length:
+                made.observe_draft(name, length, length)
+        if pass_s is not None and any(lengths):
+            made.observe_drafting(rows, max(lengths), times * max(lengths) * pass_s)
+        chosen.append(max(lengths))
+    return chosen
+
+
+@pytest.mark.parametrize("before", [0.3, 3.0])
+def test_a_machine_that_changes_its_speed_misleads_for_a_while_only(before: float) -> None:
+    """8 rows: 800 tokens a second without guesses, 625 with four that a model makes. What was learned
+    while the machine was slower, or quicker, must not keep it guessing."""
+    made = DraftLengths(4, by_model=True)
+    serve(made, rows=8, steps=100, times=before, pass_s=0.006)
+    serve(made, rows=1, steps=200, times=1.0, pass_s=0.006)
+    chosen = serve(made, rows=8, steps=400, times=1.0, pass_s=0.006)
+    assert sum(length > 0 for length in chosen[200:]) <= 10
+
+
+@pytest.mark.parametrize("pass_s", [None, 0.001])
+def test_where_guessing_pays_a_step_without_is_rare(pass_s: float | None) -> None:
+    made = DraftLengths(4, by_model=pass_s is not None)
+    chosen = serve(made, rows=1, steps=1000, times=1.0, pass_s=pass_s)[200:]
+    assert 1 <= chosen.count(0) <= 800 // 64 + 1
+    assert sum(chosen) > 3.8 * 780
