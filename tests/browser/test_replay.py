@@ -142,6 +142,8 @@ def test_keyboard_and_playing(address: str, open_page: OpenPage) -> None:
     expect(page.locator("#play")).to_have_text("Pause")
     page.keyboard.press(" ")
     expect(page.locator("#play")).to_have_text("Play")
+    page.locator("#last").click()
+    assert position(page) == last
     page.locator("#first").click()
     assert position(page) == 0 and page.locator("#back").is_disabled()
 
