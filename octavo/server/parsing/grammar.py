@@ -7,6 +7,7 @@ id: spelled as text it would be other tokens than those that the model was train
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -44,26 +45,50 @@ class CallGrammar:
         return self._text(f"start: {self._before(thinking)}calls", thinking, self._calls())
 
     def calls_or(self, other: str, thinking: str | None) -> str:
-        """The answer is calls, or as the rule ``other`` has it."""
+        """The answer is calls, or as the rule ``other``, which is JSON, has it."""
+        calls = self._bare_json() if self.form == "llama3" else self._calls()
         start = f"start: {self._before(thinking)}(calls | other)"
-        return self._text(start, thinking, f"{self._calls()}\nother: {other}")
+        return self._text(start, thinking, f"{calls}\nother: {other}")
 
     def text_and_calls(self, thinking: str | None) -> str:
         """The answer is text, with calls where their mark is."""
-        before = self._before(thinking)
-        call = f"call: {self._call_body()}"
-        if self.form == "llama3":
-            mark = self._mark(LLAMA3.begin)
-            start = f"start: {before}(call | plain? ({mark} call)?)\nplain: /[^{{\\s](.|\\n)*/"
-            return self._text(start, thinking, call)
-        mark = self._mark(HERMES.begin)
-        repeated = "*" if self.is_parallel else "?"
+        begin = LLAMA3.begin if self.form == "llama3" else HERMES.begin
+        mark, call = self._mark(begin), f"call: {self._call_body()}"
         if mark.startswith("<"):
-            trigger = f"marked: TEXT {mark} call"
+            marked = f"marked: TEXT {mark} call"
         else:
-            trigger = f"trigger[lazy]: TEXT {mark}\nmarked: trigger call"
-        start = f"start: {before}marked{repeated} last\nlast: TEXT\n{trigger}\nTEXT: {_TEXT}"
-        return self._text(start, thinking, call)
+            marked = f"trigger[lazy]: TEXT {mark}\nmarked: trigger call"
+        if self.form == "llama3":
+            answer, text = "call | marked | TEXT", self._text_without_call(thinking)
+        else:
+            answer, text = f"marked{'*' if self.is_parallel else '?'} TEXT", _TEXT
+        start = f"start: {self._before(thinking)}({answer})"
+        return self._text(start, thinking, f"{marked}\n{call}\nTEXT: {text}")
+
+    def _text_without_call(self, thinking: str | None) -> str:
+        """Text that begins neither with an object nor with reasoning."""
+        text = r"/([^{\s](.|\n)*)?/"
+        begin = self._mark(reasoning.BEGIN)
+        if thinking is None or begin.startswith("<"):
+            return text
+        return rf"{text} & ~/{re.escape(reasoning.BEGIN)}(.|\n)*/"
+
+    def _bare_json(self) -> str:
+        """A call that begins like any JSON, so that no text of it may be told apart too early."""
+        bodies = []
+        for tool in self.tools:
+            schema = tool.schema if tool.name in self.enforced else {"type": "object"}
+            shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+            own = {key: value for key, value in schema.items() if key not in shared}
+            whole = {
+                **shared,
+                "type": "object",
+                "properties": {"name": {"const": tool.name}, "parameters": own},
+                "required": ["name", "parameters"],
+                "additionalProperties": False,
+            }
+            bodies.append(json_rule(whole))
+        return f"calls: {' | '.join(bodies)}"
 
     def _text(self, start: str, thinking: str | None, rules: str) -> str:
         thought = "" if thinking is None else f"thought: {thinking}\n"
