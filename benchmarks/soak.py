@@ -241,6 +241,18 @@ class Load:
             await asyncio.sleep(0.1)
 
 
+def settled(server: Server) -> dict[str, int]:
+    """The usage before the load, once the process that checks grammars has been started too."""
+    before, since = server.usage(), time.monotonic()
+    while time.monotonic() - since < 2:
+        time.sleep(0.1)
+        now = server.usage()
+        if now["server_files"] != before["server_files"]:
+            since = time.monotonic()
+        before = now
+    return before
+
+
 def faults(numbers: dict[str, Any], args: argparse.Namespace, base: dict[str, int]) -> list[str]:
     """Everything that is not as it should be."""
     allowed = {"done", "vanished"} | (EXPECTED_ERRORS if args.kills else set())
@@ -295,7 +307,7 @@ def main() -> int:
     server = Server.start(args.model, args.serve_options)
     try:
         load = Load(server, args, make_prompts(args))
-        base = server.usage()
+        base = settled(server)
         numbers = asyncio.run(load.run())
         wrong = faults(numbers, args, base)
         print(json.dumps({**numbers, "faults": wrong}))

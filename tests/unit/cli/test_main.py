@@ -13,7 +13,7 @@ from octavo import __version__
 from octavo.cli.main import COMMANDS, main
 from octavo.llm import LLM
 
-WITHOUT_A_MODEL = ("env",)
+WITHOUT_A_MODEL = ("env", "top")
 FLAGS = ["--num-blocks", "64", "--num-threads", "1"]
 
 
