@@ -10,11 +10,13 @@ from octavo import __version__
 from octavo.metrics.registry import CONTENT_TYPE
 from octavo.server import abort, dashboard, docs_page, errors, openapi, stats
 from octavo.server.access.guard import Guard
+from octavo.server.anthropic import messages
 from octavo.server.body import JsonRoute
 from octavo.server.errors import body_of, json_response, retry_after
 from octavo.server.live import routes as live
 from octavo.server.observer import Observer
 from octavo.server.openai import chat, completions, embeddings, models, score, tokenize
+from octavo.server.openai_responses import route as responses
 from octavo.server.state import ServerState, state_of
 
 router = APIRouter(route_class=JsonRoute)
@@ -35,15 +37,15 @@ def create_app(state: ServerState) -> FastAPI:
     app = FastAPI(
         title="Octavo",
         version=__version__,
-        description="The OpenAI API, served locally.",
+        description="The APIs of OpenAI and Anthropic, served locally.",
         docs_url=None,
         redoc_url=None,
     )
     app.state.server = state
     app.state.hub = live.make_hub(state)
     errors.install(app)
-    openai = (chat, completions, models, tokenize, embeddings, score)
-    others = (stats, live, abort, docs_page, dashboard)
+    openai = (chat, completions, models, tokenize, embeddings, score, responses)
+    others = (messages, stats, live, abort, docs_page, dashboard)
     routers = (router, *(part.router for part in (*openai, *others)))
     for part in routers:
         app.include_router(part)

@@ -6,9 +6,9 @@ exception that an endpoint raises into its answer. The types of fields are `open
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from email.message import Message
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from octavo.core.errors import InvalidParameter
 from octavo.server.complaints import complaint
-from octavo.server.errors import BodyTooLarge, error_response
+from octavo.server.errors import BodyTooLarge, error_response, renamed
 from octavo.server.sse import ClientGone
 from octavo.server.state import state_of
 
@@ -41,7 +41,14 @@ class _ReadRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A route with a JSON body, or none, that answers every error in OpenAI's shape."""
+    """A route with a JSON body, or none, that answers every error in its API's shape."""
+
+    names: ClassVar[Mapping[str, str]] = {}
+    """What parameters are called here, where that is not what the code behind calls them."""
+
+    def error_response(self, error: Exception) -> Response:
+        """The answer for an exception."""
+        return error_response(renamed(error, self.names), path=self.path)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """See `APIRoute.get_route_handler`."""
@@ -52,11 +59,11 @@ class JsonRoute(APIRoute):
             try:
                 return await handler(await _read(request) if has_body else request)
             except RequestValidationError as error:
-                return error_response(complaint(error))
+                return self.error_response(complaint(error))
             except (ClientGone, ClientDisconnect):
                 return Response(status_code=_CLIENT_CLOSED_REQUEST)
             except Exception as error:
-                return error_response(error)
+                return self.error_response(error)
 
         return handle
 

@@ -14,6 +14,8 @@ from octavo.server.errors import UnknownParameter
 
 _UNKNOWN = "unknown_parameter"
 _UNSUPPORTED = "unsupported_parameter"
+UNSUPPORTED = "is not supported by this server: leave it out"
+"""What is said of a parameter that is not offered."""
 
 TAG = "~"
 """First character of the union tags in schemas; no part of a field's name."""
@@ -78,9 +80,7 @@ def unknown(name: str, known: Iterable[str]) -> PydanticCustomError:
     return _error(_UNKNOWN, name, f"is no parameter of this API{hint}")
 
 
-def unsupported(
-    name: str, what: str = "is not supported by this server: leave it out"
-) -> PydanticCustomError:
+def unsupported(name: str, what: str = UNSUPPORTED) -> PydanticCustomError:
     """To raise in a schema for what the API has and this server does not offer."""
     return _error(_UNSUPPORTED, name, what)
 

@@ -1,4 +1,4 @@
-"""From exceptions to HTTP: one table, and OpenAI's shape for every error body.
+"""From exceptions to HTTP: one table, and the shape that clients of each API expect.
 
 Nothing that a client sends may end in a 500, and nothing that nobody foresaw is shown to a client:
 it is logged, and answered with one fixed sentence.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 import math
+import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from octavo.core.errors import (
     CapacityError,
@@ -82,6 +85,19 @@ TABLE: dict[type[EngineError], Kind] = {
 }
 """The entry of the nearest base class counts."""
 
+_NAME = re.compile(r"(\w*)(.*)", re.DOTALL)
+_MESSAGES = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Names of errors in Anthropic's API, by status."""
+
 
 def kind_of(error: BaseException) -> Kind:
     """The table's entry for an exception; unknown ones are the server's fault."""
@@ -91,8 +107,16 @@ def kind_of(error: BaseException) -> Kind:
     return TABLE[EngineError]
 
 
-def error_body(message: str, kind: Kind, param: str | None = None) -> dict[str, Any]:
-    """OpenAI's error object. Text that is no valid Unicode is made so, and long text is cut."""
+def error_body(
+    message: str, kind: Kind, param: str | None = None, *, path: str = ""
+) -> dict[str, Any]:
+    """The error object in the shape of the API that ``path`` belongs to: Anthropic's below
+    ``/v1/messages``, and OpenAI's. Text that is no valid Unicode is made so, and long text is cut.
+    """
+    if path.startswith(_MESSAGES):
+        name = _ANTHROPIC_TYPES.get(kind.status)
+        name = name or ("invalid_request_error" if kind.status < 500 else "api_error")
+        return {"type": "error", "error": {"type": name, "message": _shown(message)}}
     return {
         "error": {
             "message": _shown(message),
@@ -103,25 +127,46 @@ def error_body(message: str, kind: Kind, param: str | None = None) -> dict[str, 
     }
 
 
-def body_of(error: BaseException) -> dict[str, Any]:
+def body_of(error: BaseException, *, path: str = "") -> dict[str, Any]:
     """The error object for an exception; what nobody foresaw is logged, not shown."""
+    kind = kind_of(error)
     if isinstance(error, EngineError):
-        return error_body(str(error), kind_of(error), getattr(error, "param", None))
+        return error_body(str(error), kind, getattr(error, "param", None), path=path)
     logger.error("unexpected error in a request", exc_info=error)
-    return error_body("internal error: see the server's log", kind_of(error))
+    return error_body("internal error: see the server's log", kind, path=path)
 
 
-def error_response(error: BaseException) -> Response:
+def error_response(error: BaseException, *, path: str = "") -> Response:
     """The whole answer for an exception."""
-    response = json_response(body_of(error), kind_of(error).status)
+    response = json_response(body_of(error, path=path), kind_of(error).status)
     response.headers.update(retry_after(error))
     return response
+
+
+def renamed(error: Exception, names: Mapping[str, str]) -> Exception:
+    """The same error, about a parameter that the client knows by another name."""
+    if not isinstance(error, RequestError) or error.param is None:
+        return error
+    name, rest = _NAME.fullmatch(error.param).groups()  # type: ignore[union-attr]
+    if name not in names:
+        return error
+    message = re.sub(rf"\b{name}\b", lambda _: names[name], str(error))
+    return type(error)(message, param=names[name] + rest)
 
 
 def retry_after(error: BaseException) -> dict[str, str]:
     """The header that says when to try again, if the error knows."""
     seconds = error.retry_after_s if isinstance(error, EngineError) else None
     return {} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
+
+
+def route_path(scope: Scope) -> str:
+    """The path as the router sees it: without the root path, if it begins with that."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if root and path.startswith(root) and path[len(root) :][:1] in ("", "/"):
+        return path[len(root) :]
+    return path
 
 
 def json_response(body: Any, status: int = 200) -> Response:
@@ -136,12 +181,13 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class alone
         status = error.status_code
         kind = Kind(status, (TABLE[RequestError] if status < 500 else TABLE[EngineError]).type)
-        response = json_response(error_body(_refusal(request, error), kind), status)
+        path = route_path(request.scope)
+        response = json_response(error_body(_refusal(request, error), kind, path=path), status)
         response.headers.update(error.headers or {})
         return response
 
-    async def unforeseen(_request: Request, error: Exception) -> Response:
-        return error_response(error)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        return error_response(error, path=route_path(request.scope))
 
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(Exception, unforeseen)

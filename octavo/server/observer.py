@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.metrics.http import HttpMetrics
-from octavo.server.access.guard import route_path
+from octavo.server.errors import route_path
 from octavo.server.record import RequestRecord, Sink
 
 logger = logging.getLogger(__name__)

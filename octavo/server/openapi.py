@@ -8,7 +8,7 @@ adds an endpoint adds a line to `ANSWERS`; a test asks for it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from fastapi import FastAPI
@@ -18,6 +18,7 @@ from octavo.core.params import MAX_BAD_WORDS, MAX_N, MAX_SEED, MAX_STOP_STRINGS
 from octavo.metrics.registry import CONTENT_TYPE
 from octavo.server.abort import Aborted
 from octavo.server.access.guard import METRICS, OPEN, STATS
+from octavo.server.anthropic.answers import AnthropicMessage, StreamEvent, TokensCount
 from octavo.server.openai.answers import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -28,6 +29,7 @@ from octavo.server.openai.answers import (
     Tokenized,
 )
 from octavo.server.openai.responses import EmbeddingList, ScoreList
+from octavo.server.openai_responses.bodies import Response, ResponsesEvent
 from octavo.server.stats import Blocks, Stats
 
 _JSON = "application/json"
@@ -52,6 +54,19 @@ class Error(msgspec.Struct):
     error: ErrorDetail
 
 
+class AnthropicErrorDetail(msgspec.Struct):
+    """What went wrong, with the numbers, and what to do about it."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct, tag="error"):
+    """Every answer of the Messages API that is no success."""
+
+    error: AnthropicErrorDetail
+
+
 class Health(msgspec.Struct, omit_defaults=True):
     """Answer of ``/health``."""
 
@@ -71,15 +86,19 @@ class Answer(NamedTuple):
 
     body: type | None
     """A structure, as JSON; None for plain text."""
-    event: type | None = None
-    """The JSON of an event if the answer is a stream, or may be one."""
+    events: tuple[type, ...] = ()
+    """What the JSON of an event may be if the answer is a stream, or may be one."""
     text: str | None = None
     """The content type of an answer that is no JSON."""
     errors: tuple[int, ...] = ()
     """Statuses that only this endpoint has."""
+    error: type = Error
+    """The form of everything that is no success."""
+    is_marked: bool = False
+    """Whether streams end with a mark of their own."""
 
 
-_HEALTH = Answer(Health, errors=(503,))
+_HEALTH = Answer(Health, errors=(503,), error=Health)
 ANSWERS = {
     "/health": _HEALTH,
     "/ping": _HEALTH,
@@ -87,12 +106,15 @@ ANSWERS = {
     "/metrics": Answer(None, text=CONTENT_TYPE),
     "/stats": Answer(Stats, errors=(503, 504)),
     "/stats/blocks": Answer(Blocks, errors=(503, 504)),
-    "/stats/stream": Answer(None, event=dict, errors=(503, 504)),
+    "/stats/stream": Answer(None, (dict,), errors=(503, 504)),
     "/requests/{request_id}/abort": Answer(Aborted, errors=(404,)),
     "/v1/models": Answer(ModelList),
     "/v1/models/{name}": Answer(Model, errors=(404,)),
-    "/v1/chat/completions": Answer(ChatCompletion, ChatCompletionChunk),
-    "/v1/completions": Answer(Completion, Completion),
+    "/v1/chat/completions": Answer(ChatCompletion, (ChatCompletionChunk,), is_marked=True),
+    "/v1/completions": Answer(Completion, (Completion,), is_marked=True),
+    "/v1/responses": Answer(Response, (ResponsesEvent,)),
+    "/v1/messages": Answer(AnthropicMessage, get_args(StreamEvent), error=AnthropicError),
+    "/v1/messages/count_tokens": Answer(TokensCount, error=AnthropicError),
     "/v1/embeddings": Answer(EmbeddingList),
     "/v1/score": Answer(ScoreList),
     "/score": Answer(ScoreList),
@@ -154,6 +176,14 @@ LIMITS: dict[str, dict[str, Limits]] = {
         "max_tokens": _range(1, _MAX_INT),
         "messages": {"minItems": 1},
     },
+    "ResponsesRequest": {**_SAMPLING, "max_output_tokens": _range(1, _MAX_INT)},
+    "MessagesRequest": {
+        **_SAMPLING,
+        "max_tokens": {},
+        "messages": {"minItems": 1},
+        "stop_sequences": {"maxItems": MAX_STOP_STRINGS},
+    },
+    "CountTokensRequest": {"messages": {"minItems": 1}},
 }
 """What is checked beside the types of fields, by body and field; bodies without such a field are
 free of its limit. A test holds each of them against the server."""
@@ -182,10 +212,11 @@ def _document(app: FastAPI) -> dict[str, Any]:
         for name, limit in limits.items():
             if name in fields:
                 fields[name] |= limit
-    kinds = {kind for answer in ANSWERS.values() for kind in (answer.body, answer.event)}
+    answers = ANSWERS.values()
+    kinds = {kind for answer in answers for kind in (answer.body, answer.error, *answer.events)}
     structs = [kind for kind in kinds if kind not in (None, dict)]
     structs.sort(key=lambda kind: kind.__name__)
-    schemas |= msgspec.json.schema_components([*structs, Error], ref_template=_REF)[1]
+    schemas |= msgspec.json.schema_components(structs, ref_template=_REF)[1]
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"] = dict(_responses(path, operation, ANSWERS[path]))
@@ -208,7 +239,7 @@ def _responses(
         statuses.add(403)
     if path.startswith("/requests/"):
         statuses.add(429)
-    schema = {"$ref": _REF.format(name="Health" if path in OPEN else "Error")}
+    schema = {"$ref": _REF.format(name=answer.error.__name__)}
     for status in sorted(statuses):
         response: dict[str, Any] = {
             "description": _ERRORS[status],
@@ -228,11 +259,13 @@ def _content(answer: Answer) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if answer.body is not None:
         content[_JSON] = {"schema": {"$ref": _REF.format(name=answer.body.__name__)}}
-    if answer.event is not None:
+    if answer.events:
         data: dict[str, Any] = {"type": "string", "contentMediaType": _JSON}
-        if answer.event is not dict:
-            forms = [{"$ref": _REF.format(name=kind.__name__)} for kind in (answer.event, Error)]
+        if dict not in answer.events:
+            kinds = (*answer.events, answer.error)
+            forms = [{"$ref": _REF.format(name=kind.__name__)} for kind in kinds]
             data["contentSchema"] = {"anyOf": forms}
+        if answer.is_marked:
             data = {"anyOf": [{"const": "[DONE]"}, data]}
         content[_EVENTS] = {
             "schema": {

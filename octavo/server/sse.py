@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,6 +27,11 @@ def event(data: Any) -> bytes:
     return b"data: %b\n\n" % _encoder.encode(data)
 
 
+def named_event(name: str, data: Any) -> bytes:
+    """One event with a name of its own."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encoder.encode(data))
+
+
 async def or_disconnect(request: Request, work: Awaitable[Result]) -> Result:
     """Awaits ``work``, and cancels it if the client disconnects first.
 
@@ -44,13 +49,22 @@ async def or_disconnect(request: Request, work: Awaitable[Result]) -> Result:
         await _end(task, watcher)
 
 
-async def stream_response(request: Request, chunks: AsyncGenerator[bytes, None]) -> Response:
+def error_event(error: Exception) -> bytes:
+    """The event that ends a stream in OpenAI's older APIs."""
+    return event(body_of(error))
+
+
+async def stream_response(
+    request: Request,
+    chunks: AsyncGenerator[bytes, None],
+    describe: Callable[[Exception], bytes] = error_event,
+) -> Response:
     """Streams events once the first of them exists, so that an early error still has a status.
 
-    A later error becomes an event of its own, and the last one.
+    A later error becomes an event of its own, and the last one: ``describe`` makes it.
     """
     first = await or_disconnect(request, anext(chunks, b""))
-    return _EventStream(first, chunks)
+    return _EventStream(first, chunks, describe)
 
 
 class _EventStream(Response):
@@ -61,11 +75,17 @@ class _EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, chunks: AsyncGenerator[bytes, None]) -> None:
+    def __init__(
+        self,
+        first: bytes,
+        chunks: AsyncGenerator[bytes, None],
+        describe: Callable[[Exception], bytes],
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._first = first
         self._chunks = chunks
+        self._describe = describe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = asyncio.ensure_future(self._send_all(send))
@@ -91,7 +111,7 @@ class _EventStream(Response):
             async for chunk in self._chunks:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except Exception as error:
-            body = event(body_of(error))
+            body = self._describe(error)
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -12,7 +12,9 @@ from pydantic import BaseModel
 from support.fake_engine import Script, make_tokenizer
 from support.http_client import connected, error_of
 
+from octavo.server.anthropic.schemas import CountTokensRequest, MessagesRequest
 from octavo.server.openai import schemas
+from octavo.server.openai_responses.schemas import ResponsesRequest
 
 TOKENIZER = make_tokenizer()
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -20,6 +22,9 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": schemas.ChatCompletionRequest,
     "/tokenize": schemas.TokenizeRequest,
     "/detokenize": schemas.DetokenizeRequest,
+    "/v1/messages": MessagesRequest,
+    "/v1/messages/count_tokens": CountTokensRequest,
+    "/v1/responses": ResponsesRequest,
 }
 
 TEXT = st.text(max_size=8) | st.sampled_from(["", "text", "user", "auto", "echo", "é\x00", "😀"])
@@ -33,11 +38,15 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=8,
 )
+PARTS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["text", "input_text", "output_text", "thinking", "image"]) | VALUES},
+    optional={"text": TEXT | VALUES, "thinking": TEXT | VALUES, "cache_control": VALUES},
+)
 MESSAGES = st.lists(
     st.fixed_dictionaries(
         {"role": st.sampled_from(["user", "system", "developer", "tool"]) | VALUES},
         optional={
-            "content": TEXT | VALUES,
+            "content": TEXT | st.lists(PARTS, max_size=2) | VALUES,
             "name": TEXT | VALUES,
             "tool_calls": VALUES,
             "reasoning_content": VALUES,
@@ -45,11 +54,22 @@ MESSAGES = st.lists(
     ),
     max_size=3,
 )
+ITEMS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["message", "reasoning", "function_call"]) | VALUES,
+        "role": st.sampled_from(["user", "assistant", "developer"]) | VALUES,
+        "content": TEXT | st.lists(PARTS, max_size=2) | VALUES,
+        "summary": st.lists(PARTS, max_size=1) | VALUES,
+    },
+)
 SENSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "model": st.just("echo"),
     "messages": MESSAGES,
     "prompt": TEXT | st.lists(TEXT, max_size=3) | st.lists(st.integers(0, 300), max_size=70),
     "tokens": st.lists(st.integers(0, 300), max_size=9),
+    "input": TEXT | st.lists(ITEMS, max_size=3),
+    "system": TEXT | st.lists(PARTS, max_size=2),
     "stream": st.booleans(),
     "stream_options": st.fixed_dictionaries(
         {}, optional={"include_usage": st.booleans(), "continuous_usage_stats": st.booleans()}
@@ -72,7 +92,7 @@ def bodies(path: str) -> st.SearchStrategy[Any]:
     }
     required = {
         name: SENSIBLE[name]
-        for name in ("messages", "prompt", "tokens")
+        for name in ("messages", "prompt", "tokens", "input", "max_tokens")
         if name in names and SCHEMAS[path].model_fields[name].is_required()
     }
     few = st.sets(st.sampled_from(sorted(names)), max_size=4)
@@ -98,10 +118,13 @@ def test_no_json_makes_the_server_fail(requests: list[tuple[str, Any]]) -> None:
             for path, body in requests:
                 response = await client.http.post(path, json=body)
                 if response.status_code == 200:
-                    assert b'"error"' not in response.content
+                    assert b'"error":{' not in response.content
                 else:
                     assert response.status_code in (400, 404)
-                    error_of(response, response.status_code)
+                    if path.startswith("/v1/messages"):
+                        assert response.json()["error"]["message"]
+                    else:
+                        error_of(response, response.status_code)
             assert (await client.http.get("/health")).status_code == 200
             assert client.parts.state.engine.num_open == 0
             assert client.parts.link.running == []

@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
 from support.checkpoints import VOCAB_SIZE, write_checkpoint
 from support.real_server import MODEL, real_server
 
-from octavo.server.openapi import ANSWERS
+from octavo.server.openapi import ANSWERS, Answer
 
 MIN_CASES = 2000
 BUDGET_S = 90
@@ -148,19 +148,21 @@ class Answers:
         if answer.status_code >= 400:
             error = answer.json()["error"]
             assert error["message"] and "Input should" not in error["message"]
-        event = ANSWERS[case.operation.path].event
-        if "text/event-stream" in answer.headers["content-type"][0] and event is not None:
-            self._check_events(answer.text, event.__name__)
+        described = ANSWERS[case.operation.path]
+        if "text/event-stream" in answer.headers["content-type"][0]:
+            self._check_events(answer.text, described)
 
-    def _check_events(self, text: str, name: str) -> None:
+    def _check_events(self, text: str, described: Answer) -> None:
         *events, last, rest = text.split("\n\n")
         assert rest == ""
         done = [*events, last]
-        if last == "data: [DONE]":
+        if described.is_marked and last == "data: [DONE]":
             done.pop()
+        names = {kind.__name__ for kind in (*described.events, described.error)}
         for event in done:
-            found = json.loads(event.removeprefix("data: "))
-            self._validator("Error" if "error" in found else name).validate(found)
+            found = json.loads(event.split("\n")[-1].removeprefix("data: "))
+            valid = [name for name in names if self._validator(name).is_valid(found)]
+            assert len(valid) == 1, (found, valid)
             self.num_events += 1
 
     def _validator(self, name: str) -> Any:

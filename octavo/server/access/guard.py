@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from octavo.server.access.control import Access
 from octavo.server.access.limits import Account, Refusal
 from octavo.server.assets import assets
-from octavo.server.errors import Kind, error_body, json_response
+from octavo.server.errors import Kind, error_body, json_response, route_path
 
 OPEN = frozenset({"/health", "/ping", *assets()})
 METRICS = "/metrics"
@@ -56,7 +56,7 @@ class Guard:
         if self._access.hides_metrics:
             presented = _presented(scope)
             if presented.key is None or not self._opens(presented.key, route_path(scope)):
-                await _unauthorized(presented)(scope, receive, send)
+                await _unauthorized(presented, route_path(scope))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -70,7 +70,7 @@ class Guard:
         presented = _presented(scope)
         account = None if presented.key is None else self._access.account(presented.key)
         if account is None:
-            await _unauthorized(presented)(scope, receive, send)
+            await _unauthorized(presented, route_path(scope))(scope, receive, send)
             return
         state = scope.setdefault("state", {})
         state["account"], state["principal"] = account, account.principal
@@ -83,21 +83,12 @@ class Guard:
             return
         refusal = account.admit()
         if refusal is not None:
-            await _too_many(refusal, account)(scope, receive, send)
+            await _too_many(refusal, account, route_path(scope))(scope, receive, send)
             return
         try:
             await self._app(scope, receive, _with_headers(send, account))
         finally:
             account.leave()
-
-
-def route_path(scope: Scope) -> str:
-    """The path as the router sees it: without the root path, if it begins with that."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    if root and path.startswith(root) and path[len(root) :][:1] in ("", "/"):
-        return path[len(root) :]
-    return path
 
 
 class _Presented(NamedTuple):
@@ -128,9 +119,9 @@ def _presented(scope: Scope) -> _Presented:
     return _Presented(keys.pop())
 
 
-def _unauthorized(presented: _Presented) -> Response:
+def _unauthorized(presented: _Presented, path: str) -> Response:
     kind = Kind(401, "invalid_request_error", "invalid_api_key")
-    response = json_response(error_body(presented.complaint, kind), kind.status)
+    response = json_response(error_body(presented.complaint, kind, path=path), kind.status)
     was_wrong = presented.key is not None
     response.headers["www-authenticate"] = _REALM + ', error="invalid_token"' * was_wrong
     return response
@@ -145,9 +136,9 @@ def _forbidden() -> Response:
     return json_response(error_body(text, kind), kind.status)
 
 
-def _too_many(refusal: Refusal, account: Account) -> Response:
+def _too_many(refusal: Refusal, account: Account, path: str) -> Response:
     kind = Kind(429, refusal.kind, "rate_limit_exceeded")
-    response = json_response(error_body(refusal.message, kind), kind.status)
+    response = json_response(error_body(refusal.message, kind, path=path), kind.status)
     response.headers["retry-after"] = str(refusal.retry_after_s)
     response.raw_headers += account.headers()
     return response

@@ -90,14 +90,22 @@ def encode_texts(
 
 
 def encode_chat(
-    messages: Sequence[Message], body: TemplateBody, state: ServerState
+    messages: Sequence[Message],
+    body: TemplateBody,
+    state: ServerState,
+    *,
+    shows_tools: bool = True,
 ) -> list[TokenId]:
     """A conversation as token ids, of any length.
+
+    Args:
+        shows_tools: the model is told of the tools.
 
     Raises:
         RequestError: there is no message, or the model's template cannot express them.
     """
-    return _tokens(chat_text(messages, body, state), body, state)
+    text = chat_text(messages, body, state, shows_tools=shows_tools)
+    return _tokens(text, body, state)
 
 
 def chat_text(
@@ -124,18 +132,41 @@ def chat_text(
             f"chat_template_kwargs has {taken!r}, which is set by other parameters: leave it out",
             param="chat_template_kwargs",
         )
+    if body.continue_final_message and body.add_generation_prompt:
+        raise InvalidParameter(
+            "continue_final_message and add_generation_prompt are both true: the answer either "
+            "goes on with the last message, or is a new one",
+            param="continue_final_message",
+        )
     template = template_of(body, state)
     tools = tools_of(body) if shows_tools else []
     plain = [plain_message(message, index, template) for index, message in enumerate(messages)]
     form = state.answer_format(template)
     if not form.shows_tools:
         plain = with_tools_as_text(plain, tools, form.calls)
-    return template.render(
+    begins_answer = body.add_generation_prompt is not False and not body.continue_final_message
+    text = template.render(
         plain,
         tools=[tool.described() for tool in tools] or None,
-        add_generation_prompt=body.add_generation_prompt is not False,
+        add_generation_prompt=begins_answer,
         **variables,
     )
+    return _open_ended(text, plain[-1]["content"]) if body.continue_final_message else text
+
+
+def _open_ended(text: str, last: str) -> str:
+    """A rendered conversation without what the template puts after its last message."""
+    found = text.rfind(last.strip())
+    if not last.strip() or found < 0:
+        what = "is not in the prompt as it was written" if last.strip() else "is empty"
+        raise InvalidParameter(
+            f"the last message {what}, so that no answer can go on with it: end with another one",
+            param="messages",
+        )
+    # Templates may strip what they are given.
+    as_sent = last.lstrip()
+    kept = as_sent if text.startswith(as_sent, found) else as_sent.rstrip()
+    return text[: found + len(kept)]
 
 
 def _tokens(text: str, body: TemplateBody, state: ServerState) -> list[TokenId]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import Field, Tag, model_validator
 
-from octavo.server.complaints import unknown, unsupported
+from octavo.server.complaints import unsupported
+from octavo.server.schema import Body, Strings, form, text_or_list
 
 _NOT_YET: dict[str, tuple[Any, ...]] = {
     "audio": (),
@@ -31,56 +30,12 @@ _NOT_YET: dict[str, tuple[Any, ...]] = {
 }
 """Parameters of the OpenAI API that are not offered, and values that ask for nothing."""
 
-_OLDER_NAMES = {
-    "guided_json": "json",
-    "guided_regex": "regex",
-    "guided_choice": "choice",
-    "guided_grammar": "grammar",
-}
-"""What other servers once had at the top level, and now below ``structured_outputs``."""
-
-
-@cache
-def _field_names(body: type[BaseModel]) -> frozenset[str]:
-    """Fields as clients write them."""
-    return frozenset(field.alias or name for name, field in body.model_fields.items())
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_by_name(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        known = _field_names(cls)
-        others = [name for name in data if name not in known]
-        for name in others:
-            if name in _OLDER_NAMES:
-                raise unsupported(
-                    name, f"is an older name: use structured_outputs with {_OLDER_NAMES[name]!r}"
-                )
-            if name not in cls.unsupported:
-                raise unknown(name, known)
-            if data[name] is not None and data[name] not in cls.unsupported[name]:
-                raise unsupported(name)
-        return {name: data[name] for name in data if name not in others} if others else data
-
-
-def _text_or_list(value: Any) -> str | None:
-    if isinstance(value, str):
-        return "~text"
-    return "~list" if isinstance(value, list) else None
-
 
 def _prompt_form(value: Any) -> str | None:
     first = value[0] if isinstance(value, list) and value else None
     if isinstance(first, list):
         return "~prompts"
-    return "~tokens" if isinstance(first, int) else _text_or_list(value)
+    return "~tokens" if isinstance(first, int) else text_or_list(value)
 
 
 def _schema_form(value: Any) -> str | None:
@@ -94,36 +49,25 @@ def _choice_form(value: Any) -> str | None:
     return "~text" if isinstance(value, str) else None
 
 
-def _form(choose: Callable[[Any], str | None], wanted: str) -> Discriminator:
-    """Picks the union's member by the value's form, so that complaints are about that one."""
-    return Discriminator(
-        choose, custom_error_type="wrong_form", custom_error_message=f"use {wanted}"
-    )
-
-
-Strings = Annotated[
-    Annotated[str, Tag("~text")] | Annotated[list[str], Tag("~list")],
-    _form(_text_or_list, "a string or a list of strings"),
-]
 Prompt = Annotated[
     Annotated[str, Tag("~text")]
     | Annotated[list[str], Tag("~list")]
     | Annotated[list[int], Tag("~tokens")]
     | Annotated[list[list[int]], Tag("~prompts")],
-    _form(_prompt_form, "a string, a list of token ids, or a list of either"),
+    form(_prompt_form, "a string, a list of token ids, or a list of either"),
 ]
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """What a stream tells besides its text."""
 
-    unsupported = {"include_obfuscation": (False,)}
+    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {"include_obfuscation": (False,)}
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class JsonSchema(_Body):
+class JsonSchema(Body):
     """A schema that the answer must satisfy."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
@@ -136,17 +80,17 @@ class JsonSchema(_Body):
     )
 
 
-class ResponseFormat(_Body):
+class ResponseFormat(Body):
     """The form of the answer, as the OpenAI API has it."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
 
-class StructuredOutputs(_Body):
+class StructuredOutputs(Body):
     """The form of the answer, as vLLM has it: exactly one of these."""
 
-    unsupported = {
+    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {
         "disable_additional_properties": (False,),
         "disable_any_whitespace": (False,),
         "disable_fallback": (False,),
@@ -159,7 +103,7 @@ class StructuredOutputs(_Body):
             Annotated[str, Tag("~text")]
             | Annotated[bool, Tag("~bool")]
             | Annotated[dict[str, Any], Tag("~object")],
-            _form(_schema_form, "a JSON schema, as an object or as text"),
+            form(_schema_form, "a JSON schema, as an object or as text"),
         ]
         | None
     ) = Field(None, alias="json")
@@ -169,29 +113,17 @@ class StructuredOutputs(_Body):
     json_object: bool | None = None
 
 
-class SamplingBody(_Body):
-    """Fields that chat and plain completions share."""
-
-    unsupported = _NOT_YET
+class EngineBody(Body):
+    """Fields of every request that generates text, whichever API it is written for."""
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    n: int | None = None
-    stop: Strings | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: int | None = None
-    user: str | None = Field(None, description="Has no effect.")
-    safety_identifier: str | None = Field(None, description="Has no effect.")
-    prompt_cache_key: str | None = Field(
-        None, description="Has no effect: equal prefixes are found without it."
-    )
-    metadata: dict[str, str] | None = Field(None, description="Has no effect: nothing is stored.")
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
@@ -202,10 +134,8 @@ class SamplingBody(_Body):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     allowed_token_ids: list[int] | None = None
-    response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     bad_words: list[str] | None = None
-    prompt_logprobs: int | None = None
     speculative: bool | None = Field(
         None, description="False: do not guess ahead. The tokens are the same either way."
     )
@@ -214,6 +144,30 @@ class SamplingBody(_Body):
     timeout: float | None = Field(
         None, gt=0, le=86_400, description="Seconds after which the request ends with an error."
     )
+
+
+class OpenAIBody(EngineBody):
+    """Fields that all of OpenAI's ways to generate text share."""
+
+    user: str | None = Field(None, description="Has no effect.")
+    safety_identifier: str | None = Field(None, description="Has no effect.")
+    prompt_cache_key: str | None = Field(
+        None, description="Has no effect: equal prefixes are found without it."
+    )
+    stop: Strings | None = None
+
+
+class SamplingBody(OpenAIBody):
+    """Fields that chat and plain completions share."""
+
+    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = _NOT_YET
+
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    metadata: dict[str, str] | None = Field(None, description="Has no effect: nothing is stored.")
+    response_format: ResponseFormat | None = None
+    prompt_logprobs: int | None = None
     return_token_ids: bool | None = None
 
 
@@ -227,7 +181,7 @@ class CompletionRequest(SamplingBody):
     best_of: int | None = None
 
 
-class PoolingBody(_Body):
+class PoolingBody(Body):
     """Fields that embeddings and scores share."""
 
     model: str | None = None
@@ -258,7 +212,7 @@ class ScoreRequest(PoolingBody):
     text_2: Strings
 
 
-class TextPart(_Body):
+class TextPart(Body):
     """A piece of a message."""
 
     type: Literal["text"]
@@ -272,7 +226,7 @@ class TextPart(_Body):
         return data
 
 
-class CalledFunction(_Body):
+class CalledFunction(Body):
     """Which function was called, and how."""
 
     name: str
@@ -280,7 +234,7 @@ class CalledFunction(_Body):
     parsed_arguments: Any = Field(None, description="Has no effect: clients add it.")
 
 
-class MessageToolCall(_Body):
+class MessageToolCall(Body):
     """A tool call in an earlier answer."""
 
     id: str | None = None
@@ -289,10 +243,10 @@ class MessageToolCall(_Body):
     index: int | None = Field(None, description="Has no effect.")
 
 
-class Message(_Body):
+class Message(Body):
     """One message of a conversation."""
 
-    unsupported = {
+    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {
         "annotations": ([],),
         "audio": (),
         "function_call": (),
@@ -303,7 +257,7 @@ class Message(_Body):
     content: (
         Annotated[
             Annotated[str, Tag("~text")] | Annotated[list[TextPart], Tag("~list")],
-            _form(_text_or_list, "a string or a list of text parts"),
+            form(text_or_list, "a string or a list of text parts"),
         ]
         | None
     ) = Field(None, description="May be left out beside tool_calls.")
@@ -317,7 +271,7 @@ class Message(_Body):
     parsed: Any = Field(None, description="Has no effect: clients add it.")
 
 
-class FunctionDefinition(_Body):
+class FunctionDefinition(Body):
     """A function that the model may ask to call."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
@@ -331,34 +285,34 @@ class FunctionDefinition(_Body):
     )
 
 
-class ToolDefinition(_Body):
+class ToolDefinition(Body):
     """A tool."""
 
     type: Literal["function"]
     function: FunctionDefinition
 
 
-class FunctionName(_Body):
+class FunctionName(Body):
     """A function."""
 
     name: str
 
 
-class NamedTool(_Body):
+class NamedTool(Body):
     """One of the tools."""
 
     type: Literal["function"]
     function: FunctionName
 
 
-class ToolSubset(_Body):
+class ToolSubset(Body):
     """Some of the tools."""
 
     mode: Literal["auto", "required"]
     tools: list[NamedTool] = Field(min_length=1)
 
 
-class AllowedTools(_Body):
+class AllowedTools(Body):
     """A choice among some of the tools."""
 
     type: Literal["allowed_tools"]
@@ -369,11 +323,11 @@ ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("~text")]
     | Annotated[NamedTool, Tag("~named")]
     | Annotated[AllowedTools, Tag("~allowed")],
-    _form(_choice_form, "'none', 'auto', 'required', or an object that names a tool"),
+    form(_choice_form, "'none', 'auto', 'required', or an object that names a tool"),
 ]
 
 
-class TemplateBody(_Body):
+class TemplateBody(Body):
     """How a conversation becomes a prompt."""
 
     tools: list[ToolDefinition] | None = None
@@ -381,6 +335,9 @@ class TemplateBody(_Body):
         None, description="Instead of the model's own, with --trust-request-chat-template."
     )
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = Field(
+        None, description="The answer goes on where the last message ends."
+    )
     add_special_tokens: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -388,7 +345,7 @@ class TemplateBody(_Body):
 class ChatCompletionRequest(TemplateBody, SamplingBody):
     """Body of ``/v1/chat/completions``."""
 
-    unsupported = {
+    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {
         name: value
         for name, value in _NOT_YET.items()
         if name not in ("tools", "tool_choice", "parallel_tool_calls")
@@ -416,7 +373,7 @@ class TokenizeRequest(TemplateBody):
     return_token_strs: bool | None = None
 
 
-class DetokenizeRequest(_Body):
+class DetokenizeRequest(Body):
     """Body of ``/detokenize``."""
 
     model: str | None = None

@@ -1,0 +1,1 @@
+"""Anthropic's Messages API, by way of chat completions."""
