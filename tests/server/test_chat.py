@@ -147,6 +147,42 @@ def test_options_of_the_template(within: Within) -> None:
     assert text == "<|im_start|>user\nhi<|im_end|>\nmore"
 
 
+def test_an_answer_that_goes_on(within: Within) -> None:
+    begun = [user(), {"role": "assistant", "content": " The answer: ("}]
+    text = prompt_text(within, begun, continue_final_message=True)
+    assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n The answer: ("
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [("{{ messages[0].content | trim }}!", "b"), ("{{ messages[0].content }}!", "b ")],
+)
+def test_templates_may_strip_what_goes_on(within: Within, template: str, end: str) -> None:
+    async def scenario(client: Client) -> None:
+        body = {"messages": [user("a b ")], "continue_final_message": True}
+        tokens = (await client.http.post("/tokenize", json=body)).json()["tokens"]
+        back = (await client.http.post("/detokenize", json={"tokens": tokens})).json()
+        assert back["prompt"] == f"a {end}"
+
+    within(scenario, template=template)
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "words"),
+    [
+        ([user()], {"add_generation_prompt": True}, "are both true"),
+        ([user(" ")], {}, "the last message is empty"),
+    ],
+)
+def test_what_cannot_go_on(within: Within, messages: Any, options: Any, words: str) -> None:
+    async def scenario(client: Client) -> None:
+        body = {"messages": messages, "continue_final_message": True, **options}
+        for path in (PATH, "/tokenize"):
+            assert words in (await client.refused(path, body))["message"]
+
+    within(scenario)
+
+
 def test_a_role_that_the_template_knows(within: Within) -> None:
     template = "{% for m in messages %}{% if m.role == 'critic' %}C{% endif %}{% endfor %}x"
 
