@@ -17,7 +17,6 @@ from octavo.server.openai import schemas as chat
 from octavo.server.openai.common import Job, UsageCounter, usage_of
 from octavo.server.openai.responses import Usage
 from octavo.server.parsing.events import Event
-from octavo.server.state import ServerState
 
 
 class Ending(NamedTuple):
@@ -100,9 +99,3 @@ def tool_call(name: str, arguments: str, call_id: str | None) -> chat.MessageToo
     """A call in an earlier answer."""
     function = chat.CalledFunction.model_construct(name=name, arguments=arguments)
     return chat.MessageToolCall.model_construct(id=call_id, function=function)
-
-
-def thinking_variables(state: ServerState, wanted: bool | None) -> dict[str, Any]:
-    """What the model's template is told of thinking, if it asks."""
-    source = state.chat_template.source or ""
-    return {"enable_thinking": wanted} if wanted is not None and "enable_thinking" in source else {}

@@ -81,6 +81,7 @@ def test_requests_to_every_endpoint(tokenizer: Tokenizer) -> None:
         line("t", "/v1/completions", prompt=["ab", "cd"], max_tokens=3),
         line("e", "/v1/embeddings", input="ab"),
         line("s", "/v1/score", text_1="ab", text_2=["ab", "c"]),
+        line("r", "/v1/responses", input="hi"),
     ]
     found, runner = run_batch(tokenizer, lines)
     by_id = {outcome["custom_id"]: outcome for outcome in found}
@@ -98,10 +99,16 @@ def test_requests_to_every_endpoint(tokenizer: Tokenizer) -> None:
     vectors = CreateEmbeddingResponse.model_validate(by_id["e"]["response"]["body"])
     assert len(vectors.data[0].embedding) > 8
     tally = runner.tally
-    assert (tally.num_done, tally.num_failed, tally.num_cancelled) == (4, 0, 0)
+    assert (tally.num_done, tally.num_failed, tally.num_cancelled) == (5, 0, 0)
+    response = by_id["r"]["response"]["body"]
+    assert response["output"][0]["content"][0]["text"] == "user\nhi"
     answers = [outcome["response"]["body"]["usage"] for outcome in found]
-    assert tally.prompt_tokens == sum(usage["prompt_tokens"] for usage in answers)
-    assert tally.output_tokens == sum(usage.get("completion_tokens", 0) for usage in answers)
+    assert tally.prompt_tokens == sum(
+        u.get("prompt_tokens", 0) + u.get("input_tokens", 0) for u in answers
+    )
+    assert tally.output_tokens == sum(
+        u.get("completion_tokens", 0) + u.get("output_tokens", 0) for u in answers
+    )
 
 
 def test_errors_are_told_line_by_line(tokenizer: Tokenizer) -> None:

@@ -240,7 +240,6 @@ NOT_OFFERED: dict[str, Any] = {
     "prediction": {"type": "content"},
     "prompt_cache_options": {"mode": "explicit"},
     "prompt_cache_retention": "24h",
-    "reasoning_effort": "high",
     "service_tier": "flex",
     "store": True,
     "suffix": "x",

@@ -231,6 +231,15 @@ def test_thinking_is_told_to_templates_that_ask(within: Within) -> None:
     within(scenario, template=template)
 
 
+def test_effort_is_told_to_templates_that_ask(within: Within) -> None:
+    async def scenario(client: Client) -> None:
+        sent = body(output_config={"effort": "high"}, max_tokens=9)
+        answer = (await client.http.post(PATH, json=sent)).json()
+        assert answer["content"][0]["text"].startswith("high!")
+
+    within(scenario, template="{{ reasoning_effort }}!")
+
+
 def test_count_tokens(client: anthropic.Anthropic, server: tuple[str, Served]) -> None:
     client.messages.create(model=MODEL, max_tokens=3, messages=HI, system="s")
     counted = client.messages.count_tokens(model=MODEL, messages=HI, system="s")
@@ -272,6 +281,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.org/
         ({"stop_sequences": ["x"] * 17}, "stop_sequences has 17 strings"),
         ({"stop_sequences": [""]}, "stop_sequences has an empty string"),
         ({"temperature": -1}, "temperature is -1"),
+        ({"output_config": {"effort": "high"}}, "output_config.effort is 'high'"),
         ({"container": "c"}, "container is not supported"),
         ({"n": 2}, "n is no parameter of this API"),
         ({"nonsense": 1}, "nonsense is no parameter"),

@@ -240,8 +240,19 @@ def test_effort_is_told_to_templates_that_ask(
         answer = (await client.http.post(PATH, json=sent)).json()
         assert answer["output"][0]["content"][0]["text"].startswith(prompt)
         assert answer["reasoning"]["effort"] == effort
+        chat = await client.chat(reasoning_effort=effort, max_tokens=20)
+        assert chat["choices"][0]["message"]["content"].startswith(prompt)
 
     within(scenario, template=source)
+
+
+def test_effort_that_no_template_can_be_told(within: Within) -> None:
+    async def scenario(client: Client) -> None:
+        sent = {"messages": [USER], "reasoning_effort": "low"}
+        error = await client.refused("/v1/chat/completions", sent)
+        assert error["param"] == "reasoning_effort" and error["code"] == "unsupported_parameter"
+
+    within(scenario)
 
 
 def test_every_parameter_of_the_client_is_known() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from octavo.server.openai.schemas import EngineBody
+from octavo.server.openai.schemas import Effort, EngineBody
 from octavo.server.schema import Body, Other, by_type, form, text_or_list
 
 _NO_EFFECT = "Has no effect: equal prefixes are found without it."
@@ -180,11 +180,14 @@ class OutputFormat(Body):
 
 
 class OutputConfig(Body):
-    """The form of the answer."""
+    """The form of the answer, and what is put into it."""
 
-    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {"effort": (), "task_budget": ()}
+    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {"task_budget": ()}
 
     format: OutputFormat | None = None
+    effort: Effort | None = Field(
+        None, description="How much the model thinks, if its chat template can be told."
+    )
 
 
 class ConversationBody(Body):
@@ -204,7 +207,7 @@ class ConversationBody(Body):
 
 _NOT_OFFERED: dict[str, tuple[Any, ...]] = {
     "container": (),
-    "context_management": (),
+    "context_management": ({"edits": []},),
     "diagnostics": (),
     "inference_geo": (),
     "mcp_servers": ([],),

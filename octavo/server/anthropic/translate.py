@@ -23,9 +23,14 @@ from octavo.server.anthropic.schemas import (
     MessagesToolChoice,
 )
 from octavo.server.openai import schemas as chat
+from octavo.server.openai.conversation import thinking_variables
 from octavo.server.state import ServerState
 
-NAMES = {"response_format": "output_config.format", "stop": "stop_sequences"}
+NAMES = {
+    "reasoning_effort": "output_config.effort",
+    "response_format": "output_config.format",
+    "stop": "stop_sequences",
+}
 """What parameters of chat completions are called here."""
 
 _KINDS: dict[str, tuple[type[BaseModel], ...]] = {
@@ -59,10 +64,12 @@ def template_fields(body: ConversationBody, state: ServerState) -> dict[str, Any
     messages = [] if body.system is None else [_message("system", content=_text(body.system))]
     for number, message in enumerate(body.messages):
         messages += _translated(message, f"messages[{number}]")
-    variables = dialect.thinking_variables(state, thinks(body))
+    thinking = thinks(body)
+    variables = {} if thinking is None else thinking_variables(state.chat_template, thinking)
     choice = body.tool_choice
     return {
         "messages": messages,
+        "reasoning_effort": body.output_config and body.output_config.effort,
         "chat_template_kwargs": {**variables, **(body.chat_template_kwargs or {})},
         "continue_final_message": bool(messages) and messages[-1].role == "assistant",
         "tools": [_tool(tool) for tool in body.tools or () if isinstance(tool, MessagesTool)],

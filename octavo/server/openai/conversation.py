@@ -42,6 +42,32 @@ def template_of(body: TemplateBody, state: ServerState) -> ChatTemplate:
         raise InvalidParameter(said, param="chat_template") from None
 
 
+def thinking_variables(template: ChatTemplate, wanted: bool) -> dict[str, Any]:
+    """What a template is told of thinking; nothing if it does not ask."""
+    return {"enable_thinking": wanted} if "enable_thinking" in (template.source or "") else {}
+
+
+def effort_variables(body: TemplateBody, template: ChatTemplate) -> dict[str, Any]:
+    """What a template is told of how much to think, in the words that it knows.
+
+    Raises:
+        UnsupportedParameter: it knows none.
+    """
+    effort = body.reasoning_effort
+    if effort is None:
+        return {}
+    if "reasoning_effort" in (template.source or ""):
+        return {"reasoning_effort": effort}
+    variables = thinking_variables(template, effort != "none")
+    if not variables and effort != "none":
+        raise UnsupportedParameter(
+            f"reasoning_effort is {effort!r}, but this model's chat template knows nothing of "
+            "thinking: leave it out",
+            param="reasoning_effort",
+        )
+    return variables
+
+
 def tools_of(body: TemplateBody) -> list[Tool]:
     """The tools of a request."""
     return [

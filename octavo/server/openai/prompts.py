@@ -12,7 +12,12 @@ from typing import Any, TypeVar, cast
 
 from octavo.core.errors import ContextTooLong, InvalidParameter
 from octavo.core.types import TokenId
-from octavo.server.openai.conversation import plain_message, template_of, tools_of
+from octavo.server.openai.conversation import (
+    effort_variables,
+    plain_message,
+    template_of,
+    tools_of,
+)
 from octavo.server.openai.schemas import CompletionRequest, Message, TemplateBody
 from octavo.server.openai.tool_text import with_tools_as_text
 from octavo.server.state import ServerState
@@ -149,7 +154,7 @@ def chat_text(
         plain,
         tools=[tool.described() for tool in tools] or None,
         add_generation_prompt=begins_answer,
-        **variables,
+        **{**effort_variables(body, template), **variables},
     )
     return _open_ended(text, plain[-1]["content"]) if body.continue_final_message else text
 

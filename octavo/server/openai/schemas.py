@@ -327,6 +327,9 @@ ToolChoice = Annotated[
 ]
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
 class TemplateBody(Body):
     """How a conversation becomes a prompt."""
 
@@ -339,6 +342,9 @@ class TemplateBody(Body):
         None, description="The answer goes on where the last message ends."
     )
     add_special_tokens: bool | None = None
+    reasoning_effort: Effort | None = Field(
+        None, description="How much the model thinks, if its chat template can be told."
+    )
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -348,7 +354,7 @@ class ChatCompletionRequest(TemplateBody, SamplingBody):
     unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {
         name: value
         for name, value in _NOT_YET.items()
-        if name not in ("tools", "tool_choice", "parallel_tool_calls")
+        if name not in ("tools", "tool_choice", "parallel_tool_calls", "reasoning_effort")
     }
 
     messages: list[Message]

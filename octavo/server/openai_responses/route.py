@@ -46,7 +46,7 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
 
 
 def _job(body: ResponsesRequest, state: ServerState) -> Job:
-    return chat_job(translated(body, state), state, dialect.new_id("resp"))
+    return chat_job(translated(body), state, dialect.new_id("resp"))
 
 
 def _unanswered(job: Job, body: ResponsesRequest) -> bodies.Response:

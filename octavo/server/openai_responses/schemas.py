@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from octavo.server.openai.schemas import OpenAIBody
+from octavo.server.openai.schemas import Effort, OpenAIBody
 from octavo.server.schema import Body, Other, by_type, form, text_or_list
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -233,7 +233,7 @@ class Reasoning(Body):
         "summary": ("auto",),
     }
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
 
 
 class ResponsesStreamOptions(Body):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.core.errors import InvalidParameter, UnsupportedParameter
+from octavo.core.errors import InvalidParameter
 from octavo.server import dialect
 from octavo.server.openai import schemas as chat
 from octavo.server.openai_responses.items import messages_of
@@ -15,11 +15,11 @@ from octavo.server.openai_responses.schemas import (
     ResponsesRequest,
     TextFormat,
 )
-from octavo.server.state import ServerState
 
 NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "messages": "input",
+    "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
 }
 """What parameters of chat completions are called here."""
@@ -27,7 +27,7 @@ NAMES = {
 LOGPROBS = "message.output_text.logprobs"
 
 
-def translated(body: ResponsesRequest, state: ServerState) -> chat.ChatCompletionRequest:
+def translated(body: ResponsesRequest) -> chat.ChatCompletionRequest:
     """The same request for chat completions.
 
     Raises:
@@ -51,7 +51,8 @@ def translated(body: ResponsesRequest, state: ServerState) -> chat.ChatCompletio
         logprobs=wants_logprobs,
         top_logprobs=body.top_logprobs,
         response_format=_format(body),
-        chat_template_kwargs={**_thinking(body, state), **(body.chat_template_kwargs or {})},
+        reasoning_effort=body.reasoning and body.reasoning.effort,
+        chat_template_kwargs=body.chat_template_kwargs,
     )
 
 
@@ -98,20 +99,3 @@ def _check_schema(given: TextFormat) -> None:
                 f"text.format is of type 'json_schema', but has no {name}",
                 param=f"text.format.{name}",
             )
-
-
-def _thinking(body: ResponsesRequest, state: ServerState) -> dict[str, Any]:
-    """What the template is told of the effort, in the words that it knows."""
-    effort = None if body.reasoning is None else body.reasoning.effort
-    if effort is None:
-        return {}
-    if "reasoning_effort" in (state.chat_template.source or ""):
-        return {"reasoning_effort": effort}
-    variables = dialect.thinking_variables(state, effort != "none")
-    if not variables and effort != "none":
-        raise UnsupportedParameter(
-            f"reasoning.effort is {effort!r}, but this model's chat template knows nothing of "
-            "thinking: leave it out",
-            param="reasoning.effort",
-        )
-    return variables
