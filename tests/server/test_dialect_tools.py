@@ -233,6 +233,18 @@ def test_thinking() -> None:
     ]
 
 
+def test_log_probabilities_are_those_of_the_text() -> None:
+    wants = {"include": ["message.output_text.logprobs"], "tools": R_TOOLS}
+    found, _ = ask(RESPONSES, THOUGHT + CALL, ASK | wants, template=THINKING)
+    (text,) = [item for item in found["output"] if item["type"] == "message"]
+    entries = text["content"][0]["logprobs"]
+    assert "yes" in "".join(entry["token"] for entry in entries)
+    assert len(entries) < found["usage"]["output_tokens"] // 2
+    events, _ = ask(RESPONSES, THOUGHT + CALL, {**ASK, **wants, "stream": True}, template=THINKING)
+    (done,) = [e for e in events if e["type"] == "response.output_text.done"]
+    assert done["logprobs"] == entries
+
+
 def test_thoughts_are_sent_back() -> None:
     with serving(THOUGHT + CALL, THINKING) as (url, _), openai_at(url) as client:
         first = client.responses.create(**ASK, tools=R_TOOLS)

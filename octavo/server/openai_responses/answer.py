@@ -55,6 +55,8 @@ class Answer:
         self._logprobs += _logprobs(piece.logprobs)
         for event in piece.events:
             found += self._feed(event)
+        if isinstance(self._open, ReasoningItem | FunctionCallItem):
+            self._logprobs.clear()  # only those of text are told
         if piece.ending is not None:
             found += self._ended(piece)
         return found
@@ -110,6 +112,8 @@ class Answer:
         ]
 
     def _opened(self, item: Item) -> list[ResponsesEvent]:
+        if not isinstance(item, MessageItem):
+            self._logprobs.clear()  # of the marks before it
         found = self._closed("completed")
         self._open = item
         self.response.output.append(item)

@@ -41,8 +41,18 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     answer = Answer(_unanswered(job, body))
     if body.stream:
         return await stream_response(request, _events(job, answer), partial(_failed, answer))
-    answer.feed(await or_disconnect(request, dialect.whole(job)))
+    await or_disconnect(request, _fill(job, answer))
     return json_response(answer.response)
+
+
+async def _fill(job: Job, answer: Answer) -> None:
+    """Waits for all of the answer; as a stream if it matters which token belongs to which item."""
+    if job.params.logprobs is None:
+        answer.feed(await dialect.whole(job))
+        return
+    async with aclosing(dialect.pieces(job)) as pieces:
+        async for piece in pieces:
+            answer.feed(piece)
 
 
 def _job(body: ResponsesRequest, state: ServerState) -> Job:
