@@ -46,6 +46,9 @@ def bind(config: ServerConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Accepted connections inherit it. Without it, what is written in two pieces (head and body, or
+    # events) waits for the client's delayed acknowledgement, 40 ms; only uvloop sets it by itself.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _give_up_slow_clients(sock, config.slow_client_timeout_s)
     try:
         sock.bind((config.host, config.port))

@@ -26,6 +26,15 @@ def test_a_free_port() -> None:
         assert sock.getsockname()[1] > 0
 
 
+def test_accepted_connections_do_not_wait_for_acknowledgements() -> None:
+    with run.bind(ServerConfig(port=0)) as sock:
+        run.listen(sock)
+        with socket.create_connection(sock.getsockname()):
+            accepted, _ = sock.accept()
+            with accepted:
+                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_port_in_use() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

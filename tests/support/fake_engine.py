@@ -320,6 +320,7 @@ def listening(
             parts = await stack.enter_async_context(served(script, tokenizer=tokenizer, **options))
             sock = socket.socket()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(("127.0.0.1", port))
             config = uvicorn.Config(
