@@ -403,3 +403,25 @@ def test_reasoning_goes_back_to_the_template(asked: Run) -> None:
         messages = [USER, {"role": "assistant", "content": "b", name: "t"}, USER]
         _, script = asked("a", template=template, messages=messages)
         assert prompt_of(script) == "|hi;t|b;|hi;"
+
+
+@pytest.mark.parametrize(
+    ("parser", "begun", "answer", "thought", "said"),
+    [
+        ("qwen3", "<think>I am", " sure</think>Yes.", " sure", "Yes."),
+        ("qwen3", "<think>I am sure</think>Yes", ", it is.", None, ", it is."),
+        ("qwen3", "Yes", ", it is.", None, ", it is."),
+        ("deepseek_r1", "<think>a</think>Yes", ", it is.", None, ", it is."),
+        ("deepseek_r1", "I am", " sure</think>Yes.", " sure", "Yes."),
+    ],
+)
+def test_an_answer_that_goes_on(
+    asked: Run, parser: Any, begun: str, answer: str, thought: str | None, said: str
+) -> None:
+    messages = [USER, {"role": "assistant", "content": begun}]
+    config = ServerConfig(reasoning_parser=parser)
+    found, script = asked(answer, messages=messages, continue_final_message=True, config=config)
+    assert prompt_of(script).endswith(begun)
+    message = found["choices"][0]["message"]
+    assert message["content"] == said
+    assert message.get("reasoning_content", "").strip() == (thought or "").strip()

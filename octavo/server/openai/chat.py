@@ -20,7 +20,7 @@ from octavo.server.openai.common import (
     prompt_logprobs_json,
     usage_of,
 )
-from octavo.server.openai.conversation import template_of, tool_use
+from octavo.server.openai.conversation import last_text, template_of, tool_use
 from octavo.server.openai.prompts import chat_text, chat_tokens, off_loop
 from octavo.server.openai.responses import (
     ChatChoice,
@@ -85,6 +85,7 @@ def chat_job(body: ChatCompletionRequest, state: ServerState, name: str) -> Job:
         state.engine.tokenizer,
         use=use,
         prompt=text,
+        begun=last_text(body.messages) if body.continue_final_message else "",
         wanted=wanted_form(body),
     )
     params = sampling_params(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -99,6 +100,12 @@ def tool_use(body: ChatCompletionRequest) -> ToolUse:
     subset = choice.allowed_tools
     names = [tool.function.name for tool in subset.tools]
     return ToolUse(tools=tools, mode=subset.mode, only=names, is_parallel=is_parallel)
+
+
+def last_text(messages: Sequence[Message]) -> str:
+    """The text of the last message."""
+    content = messages[-1].content
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())
 
 
 def plain_message(message: Message, index: int, template: ChatTemplate) -> dict[str, Any]:

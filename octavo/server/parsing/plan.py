@@ -59,6 +59,7 @@ def plan_answer(
     *,
     use: ToolUse | None = None,
     prompt: str = "",
+    begun: str = "",
     wanted: Structured | None = None,
 ) -> AnswerPlan:
     """What to do with the answers to a prompt.
@@ -67,6 +68,7 @@ def plan_answer(
         form: how the model writes.
         use: the tools, if there are any.
         prompt: as the model sees it: its end tells whether the answer begins inside reasoning.
+        begun: what the prompt already has of the answer, which goes on with it.
         wanted: the form that the client asks for, which text must have and calls need not.
 
     Raises:
@@ -74,8 +76,8 @@ def plan_answer(
     """
     use = use or ToolUse()
     thinks = form.reasoning != "none" and (wanted is None or wanted.kind == "json")
-    is_open = thinks and _opens_reasoning(form, prompt)
-    is_closed = prompt.rstrip().endswith(reasoning.END)
+    is_open = thinks and _opens_reasoning(form, prompt, begun)
+    is_closed = not is_open and (bool(begun) or prompt.rstrip().endswith(reasoning.END))
     structured = wanted
     if use.allowed or thinks:
         thinking = None
@@ -99,11 +101,13 @@ def _reasoning_marks(tokenizer: Tokenizer, *, is_open: bool) -> ReasoningMarks |
     return None if begin is None or end is None else ReasoningMarks(begin, end, is_open)
 
 
-def _opens_reasoning(form: AnswerFormat, prompt: str) -> bool:
+def _opens_reasoning(form: AnswerFormat, prompt: str, begun: str) -> bool:
     """Whether the answer begins inside reasoning."""
-    begun, ended = prompt.rfind(reasoning.BEGIN), prompt.rfind(reasoning.END)
+    if reasoning.BEGIN in begun or reasoning.END in begun:
+        return begun.rfind(reasoning.BEGIN) > begun.rfind(reasoning.END)
+    last_begin, last_end = prompt.rfind(reasoning.BEGIN), prompt.rfind(reasoning.END)
     if prompt.rstrip().endswith((reasoning.BEGIN, reasoning.END)):
-        return begun > ended
+        return last_begin > last_end
     return form.reasoning == "deepseek_r1"
 
 
