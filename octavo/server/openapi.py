@@ -30,6 +30,7 @@ from octavo.server.openai.answers import (
 )
 from octavo.server.openai.responses import EmbeddingList, ScoreList
 from octavo.server.openai_responses.bodies import Response, ResponsesEvent
+from octavo.server.state import ServerState
 from octavo.server.stats import Blocks, Stats
 
 _JSON = "application/json"
@@ -145,48 +146,61 @@ def _range(low: float | None, high: float | None) -> Limits:
     return {name: value for name, value in limits.items() if value is not None}
 
 
-_COUNT = _range(0, _MAX_INT)
-_SAMPLING: dict[str, Limits] = {
-    "allowed_token_ids": {"minItems": 1},
-    "bad_words": {"maxItems": MAX_BAD_WORDS},
-    "best_of": _range(1, MAX_N),
-    "frequency_penalty": _range(-2, 2),
-    "logit_bias": {"additionalProperties": {"type": "number", **_range(-100, 100)}},
-    "logprobs": _range(0, None),
-    "max_completion_tokens": _range(1, _MAX_INT),
-    "max_tokens": _COUNT,
-    "min_p": _range(0, 1),
-    "min_tokens": _COUNT,
-    "n": _range(1, MAX_N),
-    "presence_penalty": _range(-2, 2),
-    "prompt_logprobs": _range(0, None),
-    "repetition_penalty": _range(0.01, 10),
-    "seed": _range(-MAX_SEED - 1, MAX_SEED),
-    "stop": {"maxItems": MAX_STOP_STRINGS},
-    "temperature": _range(0, 100),
-    "top_k": _range(-1, _MAX_INT),
-    "top_logprobs": _range(0, None),
-    "top_p": {"exclusiveMinimum": 0, "maximum": 1},
-}
-LIMITS: dict[str, dict[str, Limits]] = {
-    "CompletionRequest": _SAMPLING,
-    "ChatCompletionRequest": {
-        **_SAMPLING,
-        "logprobs": {},
-        "max_tokens": _range(1, _MAX_INT),
-        "messages": {"minItems": 1},
-    },
-    "ResponsesRequest": {**_SAMPLING, "max_output_tokens": _range(1, _MAX_INT)},
-    "MessagesRequest": {
-        **_SAMPLING,
-        "max_tokens": {},
-        "messages": {"minItems": 1},
-        "stop_sequences": {"maxItems": MAX_STOP_STRINGS},
-    },
-    "CountTokensRequest": {"messages": {"minItems": 1}},
-}
-"""What is checked beside the types of fields, by body and field; bodies without such a field are
-free of its limit. A test holds each of them against the server."""
+def _limits(state: ServerState) -> dict[str, dict[str, Limits]]:
+    """What is checked beside the types of fields, by body and field; a body without such a field is
+    free of its limit. A test holds each of them against the server."""
+    spec = state.engine.info.spec
+    tokens = {"items": {"type": "integer", **_range(0, spec.vocab_size - 1)}}
+    alternatives = _range(0, state.config.max_logprobs)
+    longest_s = state.config.request_timeout_s
+    timeout = {} if longest_s is None else {"timeout": _range(None, longest_s)}
+    sampling: dict[str, Limits] = {
+        **timeout,
+        "allowed_token_ids": {"minItems": 1, **tokens},
+        "bad_words": {"maxItems": MAX_BAD_WORDS},
+        "best_of": _range(1, MAX_N),
+        "frequency_penalty": _range(-2, 2),
+        "logit_bias": {"additionalProperties": {"type": "number", **_range(-100, 100)}},
+        "logprobs": alternatives,
+        "max_completion_tokens": _range(1, None),
+        "max_tokens": _range(0, None),
+        "min_p": _range(0, 1),
+        "min_tokens": _range(0, None),
+        "n": _range(1, MAX_N),
+        "presence_penalty": _range(-2, 2),
+        "prompt_logprobs": alternatives,
+        "repetition_penalty": _range(0.01, 10),
+        "seed": _range(-MAX_SEED - 1, MAX_SEED),
+        "stop": {"maxItems": MAX_STOP_STRINGS},
+        "stop_token_ids": tokens,
+        "temperature": _range(0, 100),
+        "top_k": _range(-1, _MAX_INT),
+        "top_logprobs": alternatives,
+        "top_p": {"exclusiveMinimum": 0, "maximum": 1},
+    }
+    return {
+        "CompletionRequest": sampling,
+        "ChatCompletionRequest": {
+            **sampling,
+            "logprobs": {},
+            "max_tokens": _range(1, None),
+            "messages": {"minItems": 1},
+        },
+        "ResponsesRequest": {**sampling, "max_output_tokens": _range(1, None)},
+        "MessagesRequest": {
+            **sampling,
+            "max_tokens": _range(1, None),
+            "messages": {"minItems": 1},
+            "stop_sequences": {"maxItems": MAX_STOP_STRINGS},
+        },
+        "CountTokensRequest": {"messages": {"minItems": 1}},
+        "EmbeddingRequest": {
+            **timeout,
+            "dimensions": _range(spec.hidden_size, spec.hidden_size),
+        },
+        "ScoreRequest": timeout,
+        "DetokenizeRequest": {"tokens": tokens},
+    }
 
 
 def install(app: FastAPI) -> None:
@@ -207,7 +221,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):  # such complaints get 400 here
         schemas.pop(name, None)
-    for body, limits in LIMITS.items():
+    for body, limits in _limits(app.state.server).items():
         fields = schemas.get(body, {}).get("properties", {})
         for name, limit in limits.items():
             if name in fields:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,15 +15,17 @@ import uvicorn
 from octavo import assemble
 from octavo.cli.serve import make_state
 from octavo.core.config import EngineConfig, ServerConfig
+from octavo.server import run
 from octavo.server.access.control import Access
 from octavo.server.app import create_app
 
 MODEL = "tiny"
-MAX_MODEL_LEN = 64
 
 
 @contextmanager
-def real_server(checkpoint: Path, config: ServerConfig | None = None) -> Iterator[tuple[str, Any]]:
+def real_server(
+    checkpoint: Path, config: ServerConfig | None = None, *, max_model_len: int = 64
+) -> Iterator[tuple[str, Any]]:
     """(address, application) of a server in a thread of its own."""
     config = replace(config or ServerConfig(), host="127.0.0.1", port=0)
     ready = threading.Event()
@@ -34,7 +35,7 @@ def real_server(checkpoint: Path, config: ServerConfig | None = None) -> Iterato
     async def main() -> None:
         engine_config = EngineConfig.from_options(
             model=str(checkpoint),
-            max_model_len=MAX_MODEL_LEN,
+            max_model_len=max_model_len,
             num_blocks=1024,
             num_threads=1,
             policy="priority",
@@ -45,8 +46,7 @@ def real_server(checkpoint: Path, config: ServerConfig | None = None) -> Iterato
         await engine.start()
         access = Access(config.security, config.limits, reads_environment=False)
         app = create_app(make_state(engine, config, access, (MODEL,), front))
-        sock = socket.socket()
-        sock.bind(("127.0.0.1", 0))
+        sock = run.bind(config)
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
         task = asyncio.create_task(server.serve([sock]))
         while not server.started:
@@ -56,14 +56,14 @@ def real_server(checkpoint: Path, config: ServerConfig | None = None) -> Iterato
         await task
         await engine.shutdown()
 
-    def run() -> None:
+    def serve() -> None:
         try:
             asyncio.run(main())
         except BaseException as error:
             failures.append(error)
             ready.set()
 
-    thread = threading.Thread(target=run, name="server-under-test")
+    thread = threading.Thread(target=serve, name="server-under-test")
     thread.start()
     ready.wait(60)
     if failures:
