@@ -116,6 +116,8 @@ def error_body(
     if path.startswith(_MESSAGES):
         name = _ANTHROPIC_TYPES.get(kind.status)
         name = name or ("invalid_request_error" if kind.status < 500 else "api_error")
+        if param is not None and param.partition(".")[0].partition("[")[0] not in message:
+            message = f"{param}: {message}"  # that API has no other place for it
         return {"type": "error", "error": {"type": name, "message": _shown(message)}}
     return {
         "error": {

@@ -103,7 +103,8 @@ def by_type(*kinds: str, without: str | None = None) -> Discriminator:
     def choose(value: Any) -> str | None:
         if not isinstance(value, dict):
             return None
-        kind = value.get("type", without)
+        kind = value.get("type")
+        kind = without if kind is None else kind
         return f"~{kind}" if isinstance(kind, str) and kind in kinds else "~other"
 
     return form(choose, "an object")

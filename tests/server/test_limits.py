@@ -28,6 +28,9 @@ TOKENS = [5, 6, 7]
 BASES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": TOKENS, "max_tokens": 2},
     "/v1/chat/completions": {"messages": USER, "max_tokens": 2},
+    "/v1/responses": {"input": "a", "max_output_tokens": 2},
+    "/v1/messages": {"model": "tiny", "messages": USER, "max_tokens": 2},
+    "/v1/messages/count_tokens": {"model": "tiny", "messages": USER},
     "/v1/embeddings": {"input": TOKENS},
     "/v1/score": {"text_1": "a", "text_2": "b"},
     "/score": {"text_1": "a", "text_2": "b"},
@@ -42,6 +45,13 @@ NAMED = {"type": "function", "function": {"name": "f"}}
 ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 TEXT = {"type": "text", "text": "a"}
+PLAIN_TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+FUNCTION = {"type": "function", "name": "f"}
+MESSAGES_TOOL = {
+    "name": "f",
+    "input_schema": {"type": "object"},
+    "cache_control": {"type": "ephemeral"},
+}
 Place: TypeAlias = tuple[str | int, ...]
 
 WITH: dict[str, dict[str, Any]] = {
@@ -50,24 +60,69 @@ WITH: dict[str, dict[str, Any]] = {
     "messages /tokenize": {"prompt": None},
     "prompt /tokenize": {"messages": None},
     "stream_options": {"stream": True},
-    "tool_choice": {"tools": [TOOL]},
+    "tool_choice /v1/chat/completions": {"tools": [TOOL]},
+    "tool_choice /v1/responses": {"tools": [PLAIN_TOOL]},
+    "tool_choice /v1/messages": {"tools": [MESSAGES_TOOL]},
+    "tool_choice /v1/messages/count_tokens": {"tools": [MESSAGES_TOOL]},
     "tools /tokenize": CHAT_ONLY,
     "chat_template /tokenize": CHAT_ONLY,
-    "top_logprobs": {"logprobs": True},
+    "continue_final_message /tokenize": {**CHAT_ONLY, "add_generation_prompt": False},
+    "continue_final_message": {"add_generation_prompt": False},
+    "reasoning_effort /tokenize": CHAT_ONLY,
+    "top_logprobs /v1/responses": {"include": ["message.output_text.logprobs"]},
+    "top_logprobs /v1/chat/completions": {"logprobs": True},
 }
 """Fields that a field needs beside it, by its name and perhaps the path."""
 
-SAMPLES: dict[str, Any] = {
-    "messages": [{"role": "assistant", "content": [TEXT], "tool_calls": [CALL]}],
-    "stream_options": {"include_usage": True},
-    "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}},
-    "structured_outputs": {"choice": ["a", "b"]},
-    "tools": [TOOL],
-    "tool_choice /NamedTool": NAMED,
-    "tool_choice /AllowedTools": ALLOWED,
+CACHED = {"cache_control": {"type": "ephemeral"}}
+BLOCKS = [
+    {**TEXT, **CACHED},
+    {"type": "thinking", "thinking": "a", **CACHED},
+    {"type": "tool_use", "id": "a", "name": "f", "input": {}, **CACHED},
+]
+RESULT = {"type": "tool_result", "tool_use_id": "a", "content": [{**TEXT, **CACHED}], **CACHED}
+ITEMS = [
+    {
+        "role": "assistant",
+        "content": [{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "a"}],
+    },
+    {
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": "a"}],
+        "content": [{"type": "reasoning_text", "text": "a"}],
+    },
+    {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+    {
+        "type": "function_call_output",
+        "call_id": "a",
+        "output": [{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "a"}],
+    },
+]
+SAMPLES: dict[str, list[Any]] = {
+    "cache_control": [{"type": "ephemeral"}],
+    "input": [ITEMS],
+    "messages": [
+        [{"role": "assistant", "content": [TEXT], "tool_calls": [CALL]}],
+        [{"role": "assistant", "content": BLOCKS}],
+        [{"role": "user", "content": [RESULT]}],
+    ],
+    "metadata": [{"user_id": "a"}],
+    "output_config": [{"format": {"type": "json_schema", "schema": {}}}],
+    "reasoning": [{"effort": None}],
+    "response_format": [{"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}],
+    "stream_options": [{"include_usage": True}, {}],
+    "structured_outputs": [{"choice": ["a", "b"]}],
+    "system": [[{**TEXT, **CACHED}]],
+    "text": [{"format": {"type": "json_schema", "name": "a", "schema": {}}}],
+    "thinking": [{"type": "disabled"}],
+    "tool_choice": [
+        *(NAMED, ALLOWED, FUNCTION, {"type": "tool", "name": "f"}),
+        {"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION]},
+    ],
+    "tools": [[TOOL], [PLAIN_TOOL], [MESSAGES_TOOL]],
 }
-"""Objects of a body with fields of their own, in which those are tried one after the other; by the
-name of the body's field and, where that may be one of several objects, the object's."""
+"""What may stand in a body's field that has fields of its own, which are tried one after the other:
+for each form of it a sample in which it occurs."""
 
 ALONE = frozenset({"structured_outputs"})
 """Objects that may have one field at a time."""
@@ -79,13 +134,21 @@ OWN: dict[str, tuple[list[Any], list[Any]]] = {
     "arguments": (["{}", "no JSON"], [5, {}]),
     "chat_template": (["{{ messages[0].content }}"], ["{% if", 5]),
     "choice": ([["a"], ["a", "b"]], [[], [5], "a"]),
+    "content /InputReasoningItem": ([None, []], ["a", [{"type": "text", "text": "a"}], 5]),
+    "logprobs /OutputTextPart": ([None, [], [{}]], ["a", 5]),
     "content": (["a", [{"type": "text", "text": "a"}]], [5, [5], [{"type": "image_url"}]]),
     "grammar": (['start: "a"', 'root ::= "a"'], ["start: (", 5]),
     "index": ([0, -1], [0.5, "1"]),
-    "input": (PROMPTS[1:6], NO_PROMPTS[:-1]),
+    "input /v1/embeddings": (PROMPTS[1:6], NO_PROMPTS[:-1]),
     "json": ([{}, "{}", True], ['{"type":', [], 5]),
     "json_object": ([True], [5]),
     "logit_bias": ([{}, {"0": -100, "299": 100}], [{"300": 1}, {"x": 1}, {"5": 100.1}, []]),
+    "budget_tokens": ([1, 1000], [0, 0.5]),
+    "input /v1/responses": (["", "a", ITEMS], [[], 5, [5], [{"type": "image"}]]),
+    "input /InputToolUseBlock": ([{}, {"a": 5}], [[], "a"]),
+    "include": ([[], ["reasoning.encrypted_content"]], [["web"], 5]),
+    "max_output_tokens": ([1, None], [0, -1, MAX_MODEL_LEN, 2**31, 0.5]),
+    "max_tokens /v1/messages": ([1, 2], [0, -1, 2**31, 0.5, "1", None]),
     "max_completion_tokens": ([1, None], [0, -1, MAX_MODEL_LEN, 2**31, 0.5]),
     "max_tokens": ([1, 2, None], [-1, MAX_MODEL_LEN, 2**31, 0.5, "1"]),
     "messages": ([USER, USER * 2], [[], [5], "a", [{}]]),
@@ -96,12 +159,22 @@ OWN: dict[str, tuple[list[Any], list[Any]]] = {
     "prompt /v1/completions": (PROMPTS[1:6], NO_PROMPTS[:-1]),
     "prompt /tokenize": (["", "a"], [5, ["a"]]),
     "regex": (["a+", "[ab]{2}"], ["(", 5]),
+    "reasoning_effort": ([None], ["nothing", "low", 5]),
+    "effort": ([None], ["nothing", "low", 5]),
     "role": (["assistant"], ["nobody", 5]),
     "schema": ([{}, {"type": "integer"}], [{"type": "nothing"}, [], 5]),
     "stop": (["a", ["a"] * 16, []], [["a"] * 17, [""], "", [5], 5]),
     "text_1": (["a", ["a"]], [[], 5, [5], ["a", "b"]]),
     "text_2": (["a", ["a"], ["a", "b"]], [[], 5, [5]]),
     "type /TextPart": (["text"], ["image_url", 5]),
+    "schema /v1/messages/count_tokens": ([{}, {"type": "integer"}], [[], 5]),
+    "type /TextFormat": (["json_schema"], ["text", "json_object", "xml", 5]),
+    "name /TextFormat": (["a", "a" * 64], ["", "a" * 65, "a b", None, 5]),
+    "name /FunctionTool": (["f"], ["", "a" * 129, "a b", 5]),
+    "name /MessagesTool": (["f"], ["", "a" * 129, "a b", 5]),
+    "name /FunctionChoice": (["f"], ["", "g", 5]),
+    "name /MessagesToolChoice": (["f"], ["", "g", 5]),
+    "type /MessagesToolChoice": (["tool"], ["none of these", 5]),
     "type /response_format": (["json_schema"], ["text", "json_object", "xml", 5]),
     "model": (["tiny", None], ["", "other", 5]),
 }
@@ -215,14 +288,15 @@ class Walk:
             for value in refused:
                 blamed = str(place[0]) if place else name
                 self.send(self._body(name, value, place, sample), blamed)
-            for inner, below in self._objects(name, form):
-                found = sample
-                if not place:
-                    found = SAMPLES.get(f"{name} /{inner['title']}", SAMPLES.get(name))
-                if found is None or not _is_in(found, (*place[1:], name)[not place :]):
+            for inner in self._objects(form):
+                found = [sample] if place else []
+                found += SAMPLES.get(str(place[0]) if place else name, [])
+                spots = ((whole, self._spot(whole, place, name, inner)) for whole in found)
+                whole, below = next((spot for spot in spots if spot[1] is not None), (None, None))
+                if below is None:
                     self.complaints.append(f"{name}: {inner['title']} has no sample")
                 else:
-                    self.fields(inner, (*place, name, *below), found)
+                    self.fields(inner, (*place, name, *below), whole)
 
     def send(self, body: dict[str, Any], param: str | None) -> None:
         """Notes what is not as it should be: refused with this parameter, or accepted if None."""
@@ -234,8 +308,13 @@ class Walk:
                 self.complaints.append(f"refused: {shown}")
         elif answer.status_code not in (400, 404):
             self.complaints.append(f"accepted: {shown}")
-        elif not str(answer.json()["error"]["param"]).startswith(param):
+        elif not self._blames(answer.json()["error"], param):
             self.complaints.append(f"{param} is not blamed: {shown}")
+
+    def _blames(self, error: dict[str, Any], param: str) -> bool:
+        if "param" in error:
+            return str(error["param"]).startswith(param)
+        return param in error["message"]  # the Messages API has no place of its own for it
 
     def _values(
         self, name: str, form: dict[str, Any], parent: str, place: Place
@@ -247,24 +326,34 @@ class Walk:
         if not form.keys() - {"title", "description", "default"}:
             return [None, 5, "a", {}, []], []
         found = values_of(form, self._components)
-        if list(self._objects(name, form)):  # tried below, with all that they need
-            return [], [5, "none of these"]
+        if self._objects(form):  # tried below, with all that they need
+            return [], [5]
         if found is None or found.is_open or not found.refused:
             self.complaints.append(f"{name}: what the document says makes no case: {form}")
             return [], []
         return found.accepted, found.refused
 
-    def _objects(
-        self, name: str, form: dict[str, Any]
-    ) -> Iterator[tuple[dict[str, Any], list[int]]]:
-        """Forms of objects that a field may hold, and where in its sample one is."""
+    def _objects(self, form: dict[str, Any]) -> list[dict[str, Any]]:
+        """Forms of objects that a field may hold, by itself or in a list."""
+        found = []
         for member in alternatives(form, self._components):
-            if member.get("type") == "array":
-                inner = resolved(member.get("items", {}), self._components)
-                if "properties" in inner:
-                    yield inner, [0]
-            elif "properties" in member:
-                yield member, []
+            if member.get("type") == "array" and "items" in member:
+                found += alternatives(member["items"], self._components)
+            else:
+                found.append(member)
+        return [member for member in found if member.get("properties") and not _is_other(member)]
+
+    def _spot(
+        self, whole: Any, place: Place, name: str, inner: dict[str, Any]
+    ) -> tuple[int, ...] | None:
+        """Where an object of this form is in the field of a sample: itself, or an item of it."""
+        for part in (*place, name)[1:]:
+            if isinstance(part, str) and part not in whole:
+                return None
+            whole = whole[part]
+        if isinstance(whole, list):
+            return next(((i,) for i, item in enumerate(whole) if _fits(item, inner)), None)
+        return () if _fits(whole, inner) else None
 
     def _body(self, name: str, value: Any, place: Place, sample: Any) -> dict[str, Any]:
         top = str(place[0]) if place else name
@@ -277,12 +366,25 @@ class Walk:
         return body
 
 
-def _is_in(sample: Any, place: tuple[str | int, ...]) -> bool:
-    for part in place:
-        if isinstance(part, str) and part not in sample:
-            return False
-        sample = sample[part]
-    return True
+def _is_other(form: dict[str, Any]) -> bool:
+    """Whether it stands for all objects that are refused."""
+    return set(form["properties"]) == {"type"} and not {"enum", "const"} & set(
+        form["properties"]["type"]
+    )
+
+
+def _fits(value: Any, form: dict[str, Any]) -> bool:
+    if not isinstance(value, dict) or not set(form.get("required", [])) <= set(value):
+        return False
+    kind = form["properties"].get("type", {})
+    kinds = [word for member in [kind, *kind.get("anyOf", [])] for word in _words(member)]
+    is_of = not kinds or "type" not in value or value["type"] in kinds
+    return is_of and set(value) <= set(form["properties"])
+
+
+def _words(form: dict[str, Any]) -> list[str]:
+    found: list[str] = form.get("enum", [form["const"]] if "const" in form else [])
+    return found
 
 
 def _with(sample: Any, place: Place, name: str, value: Any, *, alone: bool) -> Any:

@@ -10,7 +10,7 @@ from octavo.server.body import JsonRoute
 from octavo.server.errors import json_response
 from octavo.server.openai.answers import Detokenized, Tokenized
 from octavo.server.openai.prompts import encode_chat, off_loop
-from octavo.server.openai.schemas import DetokenizeRequest, TokenizeRequest
+from octavo.server.openai.schemas import DetokenizeRequest, TemplateBody, TokenizeRequest
 from octavo.server.state import ServerState, state_of
 
 router = APIRouter(route_class=JsonRoute)
@@ -34,7 +34,7 @@ def _tokens(body: TokenizeRequest, state: ServerState) -> list[TokenId]:
         return encode_chat(body.messages, body, state)
     if body.prompt is None or body.messages is not None:
         raise InvalidParameter("send either prompt or messages", param="prompt")
-    for name in ("add_generation_prompt", "chat_template_kwargs"):
+    for name in TemplateBody.model_fields.keys() - {"add_special_tokens"}:
         if getattr(body, name) is not None:
             raise InvalidParameter(f"{name} needs messages: leave it out", param=name)
     return state.engine.tokenizer.encode(body.prompt, body.add_special_tokens is not False)
