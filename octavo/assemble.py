@@ -282,15 +282,20 @@ def make_async_engine(
     )
 
 
-def start_engine_thread(config: EngineConfig) -> FrontEnd:
-    """An engine in a thread of this process; call it in the event loop that will use it."""
+def start_engine_thread(config: EngineConfig) -> tuple[threading.Thread, FrontEnd]:
+    """An engine in a thread of this process; call it in the event loop that will use it.
+
+    Wait for the thread before the interpreter exits: a thread that is cut off inside native code
+    aborts the process.
+    """
     from octavo.transport.inproc import make_pair
 
     front_end, engine_end = make_pair()
-    threading.Thread(
+    thread = threading.Thread(
         target=run_engine, args=(config, engine_end), name="octavo-engine", daemon=True
-    ).start()
-    return front_end
+    )
+    thread.start()
+    return thread, front_end
 
 
 def supervise_engine(config: EngineConfig, limits: RestartLimits) -> Supervisor:

@@ -6,7 +6,9 @@ own behind an event loop, for callers that stream or abort.
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -362,8 +364,11 @@ class AsyncLLM:
     Cancelling a task or closing an iterator aborts its request at once.
     """
 
-    def __init__(self, engine: AsyncEngine, front: assemble.FrontModel) -> None:
+    def __init__(
+        self, engine: AsyncEngine, front: assemble.FrontModel, thread: threading.Thread
+    ) -> None:
         self.engine = engine
+        self._thread = thread
         self.tokenizer = front.tokenizer
         self._defaults = front.generation_defaults
         self._chat_template = ChatTemplate(
@@ -379,10 +384,15 @@ class AsyncLLM:
         """
         config = EngineConfig.from_options(model=model, **options)
         front = assemble.read_front(config.model)
-        link = assemble.start_engine_thread(config)
+        thread, link = assemble.start_engine_thread(config)
         engine = assemble.make_async_engine(link, front, model)
-        await engine.start()
-        return cls(engine, front)
+        llm = cls(engine, front, thread)
+        try:
+            await engine.start()
+        except BaseException:
+            await llm.shutdown()
+            raise
+        return llm
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -419,5 +429,6 @@ class AsyncLLM:
         return await self.complete(token_ids, params, **options)
 
     async def shutdown(self) -> None:
-        """Ends everything in flight, and the engine."""
+        """Ends everything in flight, and the engine; returns when its thread has ended."""
         await self.engine.shutdown()
+        await asyncio.to_thread(self._thread.join)

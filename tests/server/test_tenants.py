@@ -154,7 +154,7 @@ def test_a_second_key_learns_nothing_from_the_clock(config: Callable[..., Server
 
     async def main() -> None:
         front = assemble.read_front(engine_config.model)
-        link = assemble.start_engine_thread(engine_config)
+        _, link = assemble.start_engine_thread(engine_config)
         engine = assemble.make_async_engine(link, front, MODEL)
         await engine.start()
         state = ServerState(

@@ -41,7 +41,7 @@ def real_server(
             policy="priority",
         )
         front = assemble.read_front(engine_config.model)
-        link = assemble.start_engine_thread(engine_config)
+        _, link = assemble.start_engine_thread(engine_config)
         engine = assemble.make_async_engine(link, front, MODEL)
         await engine.start()
         access = Access(config.security, config.limits, reads_environment=False)
